@@ -1,0 +1,62 @@
+"""How the KV cache of a model is laid out: groups of layers that share page tables, and what a page holds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from .spec import LatentAttention
+
+if TYPE_CHECKING:
+    from .spec import ModelSpec
+
+KVType = Literal["f32", "f16", "q8", "q4", "q2"]
+PAGE_SIZE = 16  # tokens; also the number of keys that a SIMD register row holds side by side
+
+
+@dataclass(frozen=True, slots=True)
+class LayerKV:
+    """What one layer stores for a token: `heads` keys of `key_dim` and values of `value_dim` (0: MLA, value = key)."""
+
+    heads: int
+    key_dim: int
+    value_dim: int
+
+
+@dataclass(frozen=True, slots=True)
+class CacheGroup:
+    """Layers that keep and drop the same positions, hence share page tables. `window` is their native one."""
+
+    layers: tuple[int, ...]
+    window: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class KVLayout:
+    """The groups of a model and each layer's shape."""
+
+    groups: tuple[CacheGroup, ...]
+    layers: tuple[LayerKV, ...]
+
+    @classmethod
+    def of(cls, spec: ModelSpec) -> KVLayout:
+        """Group the layers of `spec` by their native window, in order of first appearance."""
+        groups: dict[int | None, list[int]] = {}
+        shapes = []
+        for index, layer in enumerate(spec.layers):
+            attention = layer.attention
+            groups.setdefault(attention.window, []).append(index)
+            if isinstance(attention, LatentAttention):
+                shapes.append(LayerKV(1, attention.latent_rank + attention.rope.dimensions, 0))
+            else:
+                shapes.append(LayerKV(attention.kv_heads, attention.key_dim, attention.value_dim))
+        return cls(tuple(CacheGroup(tuple(v), k) for k, v in groups.items()), tuple(shapes))
+
+    def group_of(self, layer: int) -> int:
+        """Index of the group that holds `layer`."""
+        return next(i for i, group in enumerate(self.groups) if layer in group.layers)
+
+    def values_per_token(self, group: int) -> int:
+        """Stored numbers per token over all layers of a group."""
+        shapes = (self.layers[i] for i in self.groups[group].layers)
+        return sum(shape.heads * (shape.key_dim + shape.value_dim) for shape in shapes)
