@@ -1,0 +1,65 @@
+"""The command group: finds a command's module by a literal table and turns every error into one clear message."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from localllm import __version__
+from localllm.errors import LocalLLMError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+# command -> (module, attribute); the order is the order of `localllm --help`
+COMMANDS: dict[str, tuple[str, str]] = {}
+DEFAULT_COMMAND = "chat"
+
+
+class CommandTable(click.Group):
+    """A group whose commands are imported when they are asked for, so that `--help` stays quick."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        module, attribute = COMMANDS[cmd_name]
+        command: click.Command = getattr(importlib.import_module(module), attribute)
+        return command
+
+
+@click.group(cls=CommandTable, invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="localllm")
+@click.pass_context
+def cli(ctx: click.Context) -> None:
+    """Run a language model on this computer. Without a command: open a chat with the default model."""
+    if ctx.invoked_subcommand is None:
+        command = cli.get_command(ctx, DEFAULT_COMMAND)
+        if command is None:
+            click.echo(ctx.get_help())
+        else:
+            ctx.invoke(command)
+
+
+def main(arguments: Sequence[str] | None = None) -> Any:
+    """Run the command line and exit: 0 fine, 1 the error was explained, 2 wrong usage, 130 interrupted."""
+    try:
+        cli.main(args=None if arguments is None else list(arguments), prog_name="localllm", standalone_mode=False)
+    except click.exceptions.Abort:
+        click.echo("\ninterrupted", err=True)
+        sys.exit(130)
+    except KeyboardInterrupt:
+        click.echo("\ninterrupted", err=True)
+        sys.exit(130)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except LocalLLMError as error:
+        click.echo(f"error: {error}", err=True)
+        sys.exit(1)
+    sys.exit(0)
