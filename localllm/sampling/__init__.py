@@ -1,5 +1,7 @@
 """From logits to a token: parameters, the chain of samplers, penalties."""
 
-from .parameters import SamplingParameters
+from .dry import breaker_ids
+from .parameters import MAX_SEED, SamplingParameters
+from .sampler import Sample, Sampler, log_probabilities
 
-__all__ = ["SamplingParameters"]
+__all__ = ["MAX_SEED", "Sample", "Sampler", "SamplingParameters", "breaker_ids", "log_probabilities"]
