@@ -1,0 +1,44 @@
+"""`localllm perplexity`: how well a model predicts a text."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any
+
+import click
+
+from .options import load_options, split_options
+from .progress import load_progress
+
+
+@click.command()
+@click.argument("model")
+@click.option("--file", "-f", type=click.Path(exists=True, dir_okay=False), required=True, help="The text, UTF-8.")
+@click.option("--chunk", type=click.IntRange(2), default=512, show_default=True, help="Tokens of a chunk.")
+@click.option("--stream", is_flag=True, help="One long pass, token by token through the KV policy, instead of chunks.")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON object.")
+@load_options
+def perplexity(model: str, file: str, chunk: int, stream: bool, as_json: bool, **options: Any) -> None:
+    """Measure the perplexity of MODEL on a text: exp of the mean negative log-likelihood of its tokens."""
+    import numpy as np
+
+    from localllm.llm import LLM
+
+    from .run import read_prompt
+
+    text = read_prompt("", file)
+    load, _ = split_options(options)
+    started = time.perf_counter()
+    with load_progress() as progress, LLM(model, pull=True, progress=progress, **load) as llm:
+        progress.done()
+        count = len(llm.tokenizer.encode(text))
+        if stream:
+            value = float(np.exp(np.mean(llm.stream_nll(llm.tokenizer.encode(text)))))
+        else:
+            value = llm.perplexity(text, context=chunk)
+    seconds = time.perf_counter() - started
+    if as_json:
+        click.echo(json.dumps({"perplexity": value, "tokens": count, "chunk": chunk, "seconds": seconds}))
+    else:
+        click.echo(f"perplexity {value:.4f} over {count} tokens ({seconds:.1f} s)")
