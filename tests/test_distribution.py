@@ -33,7 +33,8 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_both_carry_every_package_the_catalogue_and_the_licence(built: Path) -> None:
     (wheel,) = built.glob("*.whl")
-    names = set(zipfile.ZipFile(wheel).namelist())
+    with zipfile.ZipFile(wheel) as archive:
+        names = set(archive.namelist())
     for wanted in (
         "localllm/__init__.py",
         "localllm/gguf_io/tensor.py",
@@ -45,14 +46,16 @@ def test_both_carry_every_package_the_catalogue_and_the_licence(built: Path) -> 
     assert "localllm/py.typed" in names
     assert not [name for name in names if name.startswith(("tests/", "kernels/", "gguf_io/", "tui/"))]
     (sdist,) = built.glob("*.tar.gz")
-    inside = tarfile.open(sdist).getnames()
+    with tarfile.open(sdist) as tar:
+        inside = tar.getnames()
     assert any(name.endswith("/models.toml") for name in inside)
     assert any(name.endswith("/LICENSE") for name in inside)
 
 
 def test_the_wheel_runs_outside_the_checkout(built: Path, tmp_path: Path) -> None:
     (wheel,) = built.glob("*.whl")
-    zipfile.ZipFile(wheel).extractall(tmp_path / "site")
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(tmp_path / "site")
     environment = {**os.environ, "PYTHONPATH": str(tmp_path / "site")}
     command = [sys.executable, "-m", "localllm", "--version"]
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
