@@ -83,8 +83,10 @@ class Rope:
 class Attention:
     """Grouped-query attention. `scale` multiplies q.k; `window` W lets position p see p-W+1..p.
 
-    `query_norm`/`key_norm` act before rope: over each head if their weight has `key_dim` values, over all heads
-    together if it has heads * key_dim. `sinks` is one learned logit a head that joins the softmax without a value.
+    `query_norm`/`key_norm` act before rope (after it with `norm_after_rope`: Hunyuan). The shape of their weight says
+    over what: (key_dim,) over each head, (heads * key_dim,) over all heads together, (heads, key_dim) over each head
+    with a gain of its own (Command R+, StableLM 2). `sinks` is one learned logit a head that joins the softmax without
+    a value. `softcap`: score = cap * tanh(score / cap), after `scale` and before the mask.
     """
 
     norm: Norm | None
@@ -104,6 +106,7 @@ class Attention:
     softcap: float | None = None
     sinks: Tensor | None = None
     post_norm: Norm | None = None
+    norm_after_rope: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -111,9 +114,9 @@ class LatentAttention:
     """Multi-head latent attention (DeepSeek-V2, https://arxiv.org/abs/2405.04434).
 
     The cache holds one latent vector a token: `latent_rank` normalised values, then the rotated key part of
-    `rope.dimensions` values. Per head: q_nope @ key_up gives the query in latent space (key_up: heads, latent_rank,
-    nope_dim), and the attended latent @ value_up gives the value (value_up: heads, value_dim, latent_rank).
-    `query` is either one Linear or (down, norm, up).
+    `rope.dimensions` values. A head of the query is `nope_dim` values, then the rotated ones; key_up[h] @ q_nope gives
+    the query in latent space (key_up: heads, latent_rank, nope_dim), and value_up[h] @ (attended latent) gives the
+    value (value_up: heads, value_dim, latent_rank). `query` is either one Linear or (down, norm, up).
     """
 
     norm: Norm | None
@@ -180,7 +183,10 @@ class MixtureOfExperts:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Layer:
-    """x += scale * attention(x); x += scale * feed_forward(x). `parallel`: both read the same x (Falcon, Phi-2)."""
+    """x += scale * attention(x); x += scale * feed_forward(x). `parallel`: both read the same x (Falcon, Phi-2).
+
+    Every block applies its own `norm` first and its `post_norm` to what it adds; two blocks may share one Norm object.
+    """
 
     attention: Attention | LatentAttention
     feed_forward: FeedForward | MixtureOfExperts
@@ -201,7 +207,10 @@ class Embed:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Head:
-    """logits = softcap(scale * linear(norm(x))); softcap(z) = cap * tanh(z / cap)."""
+    """logits = softcap(scale * linear(norm(x))); softcap(z) = cap * tanh(z / cap).
+
+    A tied head's `linear.weight` is the embedding table's own Tensor object, so an executor can keep one copy.
+    """
 
     norm: Norm | None
     linear: Linear
