@@ -116,7 +116,7 @@ def test_a_newer_format_is_left_untouched(tmp_path: Path) -> None:
     database.execute("PRAGMA user_version = 999")
     database.close()
     before = path.read_bytes()
-    with pytest.raises(ConfigurationError, match="newer version"):
+    with pytest.raises(ConfigurationError, match="newer localllm"):
         ConversationStore(path)
     assert path.read_bytes() == before
 
