@@ -1,7 +1,28 @@
 """The GGUF file format: bounded reader, typed metadata, block layouts of every quant type, writer."""
 
-from .errors import GGUFError, LocalLLMError
+from .errors import GGUFError, LocalLLMError, TruncatedGGUFError
+from .header import Header, TensorEntry, parse_header
+from .metadata import Metadata
 from .quant_types import QuantType
+from .quants import Decomposition, decompose, dequantize, has_decomposition, is_supported
+from .reader import GGUFFile, open_gguf
 from .tensor import Tensor
 
-__all__ = ["GGUFError", "LocalLLMError", "QuantType", "Tensor"]
+__all__ = [
+    "Decomposition",
+    "GGUFError",
+    "GGUFFile",
+    "Header",
+    "LocalLLMError",
+    "Metadata",
+    "QuantType",
+    "Tensor",
+    "TensorEntry",
+    "TruncatedGGUFError",
+    "decompose",
+    "dequantize",
+    "has_decomposition",
+    "is_supported",
+    "open_gguf",
+    "parse_header",
+]

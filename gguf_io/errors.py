@@ -2,6 +2,7 @@
 
 LocalLLMError                 (localllm/errors.py draws the whole tree)
 └── GGUFError                 a model file that cannot be read: where, and what is wrong
+    └── TruncatedGGUFError    the bytes end too early: a cut download, or a header that is only partly fetched
 """
 
 from __future__ import annotations
@@ -21,3 +22,11 @@ class LocalLLMError(Exception):
 
 class GGUFError(LocalLLMError):
     """A GGUF file that is broken, hostile or unsupported; the text names the field and the byte offset."""
+
+
+class TruncatedGGUFError(GGUFError):
+    """The bytes end inside a field; `needed_bytes` is a lower bound for the length that would get past it."""
+
+    def __init__(self, message: str, *, needed_bytes: int, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.needed_bytes = needed_bytes

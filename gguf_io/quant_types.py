@@ -43,6 +43,8 @@ class QuantType(IntEnum):
     TQ1_0 = 34
     TQ2_0 = 35
     MXFP4 = 39
+    NVFP4 = 40
+    Q1_0 = 41
 
     @property
     def block_size(self) -> int:
@@ -93,4 +95,6 @@ _BLOCKS: dict[QuantType, tuple[int, int]] = {
     QuantType.TQ1_0: (256, 54),
     QuantType.TQ2_0: (256, 66),
     QuantType.MXFP4: (32, 17),
+    QuantType.NVFP4: (64, 36),
+    QuantType.Q1_0: (128, 18),
 }

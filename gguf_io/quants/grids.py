@@ -1,0 +1,35 @@
+"""The code books of the IQ types, read once from the `gguf` package where their authors publish them."""
+
+from __future__ import annotations
+
+from enum import Enum
+from functools import cache
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from .bits import Quants
+
+
+class Grid(Enum):
+    """A code book, named as the type that uses it in the `gguf` package."""
+
+    IQ1_S = "IQ1_S"
+    IQ2_XXS = "IQ2_XXS"
+    IQ2_XS = "IQ2_XS"
+    IQ2_S = "IQ2_S"
+    IQ3_XXS = "IQ3_XXS"
+    IQ3_S = "IQ3_S"
+
+
+@cache
+def code_book(grid: Grid) -> Quants:
+    """The vectors of a code book, int8 of (entries, 8) or (entries, 4), read-only."""
+    import gguf.quants  # 0.2 s, and only these types need it
+
+    definition = getattr(gguf.quants, grid.value)
+    definition.init_grid()
+    book = np.asarray(definition.grid).reshape(definition.grid_shape).astype(np.int8)
+    book.flags.writeable = False
+    return book
