@@ -1,0 +1,50 @@
+"""Model architectures: one file each, named as `general.architecture` names it, imported when a file asks for it."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from localllm.errors import UnsupportedModelError
+
+if TYPE_CHECKING:
+    from localllm.gguf_io import GGUFFile
+    from localllm.kernels.spec import ModelSpec
+
+ARCHITECTURES = (
+    "arcee",
+    "deepseek2",
+    "gemma2",
+    "gemma3",
+    "gpt-oss",
+    "granite",
+    "llama",
+    "olmo2",
+    "olmoe",
+    "phi3",
+    "qwen2",
+    "qwen2moe",
+    "qwen3",
+    "qwen3moe",
+    "smallthinker",
+)
+
+
+def load_spec(file: GGUFFile, *, context: int | None = None) -> ModelSpec:
+    """What the model in `file` is, for any executor.
+
+    `context` is the length that it will be run at; only longrope models depend on it (None: within the original one).
+    Raises UnsupportedModelError for an architecture or variant without support and GGUFError for a file whose metadata
+    or tensors do not fit together.
+    """
+    from .parts.source import Source
+
+    architecture = file.metadata.string("general.architecture")
+    if architecture not in ARCHITECTURES:
+        raise UnsupportedModelError(
+            f"the architecture {architecture!r} is not supported",
+            hint=f"Supported: {', '.join(ARCHITECTURES)}. docs/architectures.md says how to add one.",
+        )
+    module = import_module(f".{architecture.replace('-', '_')}", __name__)
+    spec: ModelSpec = module.build(Source(file, architecture, context))
+    return spec
