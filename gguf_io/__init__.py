@@ -4,9 +4,10 @@ from .errors import GGUFError, LocalLLMError, TruncatedGGUFError
 from .header import Header, TensorEntry, parse_header
 from .metadata import Metadata
 from .quant_types import QuantType
-from .quants import Decomposition, decompose, dequantize, has_decomposition, is_supported
+from .quants import Decomposition, decompose, dequantize, has_decomposition, is_supported, quantize
 from .reader import GGUFFile, open_gguf
 from .tensor import Tensor
+from .writer import MetadataValue, write_gguf
 
 __all__ = [
     "Decomposition",
@@ -15,6 +16,7 @@ __all__ = [
     "Header",
     "LocalLLMError",
     "Metadata",
+    "MetadataValue",
     "QuantType",
     "Tensor",
     "TensorEntry",
@@ -25,4 +27,6 @@ __all__ = [
     "is_supported",
     "open_gguf",
     "parse_header",
+    "quantize",
+    "write_gguf",
 ]

@@ -89,13 +89,31 @@ class Metadata:
         return self._bytes(stored.offset + 8, stored.end).decode("utf-8", "replace")
 
     @overload
-    def integer(self, key: str) -> int: ...
+    def integer(self, key: str, *, minimum: int | None = None, maximum: int | None = None) -> int: ...
     @overload
-    def integer(self, key: str, default: _T) -> int | _T: ...
-    def integer(self, key: str, default: _T | _Default = _REQUIRED) -> int | _T:
-        """An integer of any stored width; floats and booleans are refused."""
+    def integer(self, key: str, default: _T, *, minimum: int | None = None, maximum: int | None = None) -> int | _T: ...
+    def integer(
+        self, key: str, default: _T | _Default = _REQUIRED, *, minimum: int | None = None, maximum: int | None = None
+    ) -> int | _T:
+        """An integer of any stored width, within the limits where given; floats and booleans are refused."""
         stored = self._scalar(key, default, INTEGER_TYPES, "an integer")
-        return int(self._number(stored)) if isinstance(stored, StoredValue) else stored
+        if not isinstance(stored, StoredValue):
+            return stored
+        return self._within(key, int(self._number(stored)), minimum, maximum)
+
+    def integer_per_layer(
+        self, key: str, layers: int, default: int | None = None, *, minimum: int | None = None
+    ) -> tuple[int, ...]:
+        """One integer for each layer: of an array with as many elements, or a scalar's for all."""
+        if not self.is_array(key):
+            if default is not None and key not in self:
+                return (default,) * layers
+            return (self.integer(key, minimum=minimum),) * layers
+        values = self.integers(key)
+        if len(values) != layers:
+            what = f"the metadata key {shown(key)} has {len(values)} elements, {layers} were expected"
+            raise GGUFError(f"{self._source}: byte {self.offset(key)}: {what}")
+        return tuple(self._within(key, int(value), minimum, None) for value in values)
 
     @overload
     def floating(self, key: str) -> float: ...
@@ -125,7 +143,7 @@ class Metadata:
 
     def integers(self, key: str) -> npt.NDArray[np.integer]:
         """An array of integers in its stored dtype, read-only; a view of the file where it lies aligned."""
-        return self._array(key, INTEGER_TYPES, "an array of integers").view()  # type: ignore[return-value]
+        return self._array(key, INTEGER_TYPES, "an array of integers")  # type: ignore[return-value]
 
     def floats(self, key: str) -> npt.NDArray[np.floating]:
         """An array of floats in its stored dtype (integers become float32); a view of the file where aligned."""
@@ -164,6 +182,13 @@ class Metadata:
         if stored.count is not None or stored.value_type not in wanted:
             raise self._mistyped(key, stored, in_words)
         return stored
+
+    def _within(self, key: str, value: int, minimum: int | None, maximum: int | None) -> int:
+        if (minimum is None or value >= minimum) and (maximum is None or value <= maximum):
+            return value
+        limits = [f"at least {minimum}"] * (minimum is not None) + [f"at most {maximum}"] * (maximum is not None)
+        what = f"the metadata key {shown(key)} is {value}, {' and '.join(limits)} was expected"
+        raise GGUFError(f"{self._source}: byte {self.offset(key)}: {what}")
 
     def _mistyped(self, key: str, stored: StoredValue, wanted: str) -> GGUFError:
         what = f"the metadata key {shown(key)} is of type {stored.label}, {wanted} was expected"
