@@ -15,7 +15,13 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 # command -> (module, attribute); the order is the order of `localllm --help`
-COMMANDS: dict[str, tuple[str, str]] = {}
+COMMANDS: dict[str, tuple[str, str]] = {
+    "run": ("localllm.cli.run", "run"),
+    "tokenize": ("localllm.cli.tokenize", "tokenize"),
+    "perplexity": ("localllm.cli.perplexity", "perplexity"),
+    "bench": ("localllm.cli.bench", "bench"),
+    "doctor": ("localllm.cli.doctor", "doctor"),
+}
 DEFAULT_COMMAND = "chat"
 
 

@@ -1,0 +1,156 @@
+"""How fast a model runs here, beside what this machine's memory allows."""
+
+from __future__ import annotations
+
+import resource
+import statistics
+import sys
+import threading
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from localllm.kernels.kv_layout import KVLayout
+from localllm.kernels.single_sequence import pages_for, simple_step
+from localllm.kernels.spec import LatentAttention, MixtureOfExperts
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from localllm.gguf_io import Tensor
+    from localllm.kernels.executor import Executor
+    from localllm.kernels.kv_layout import KVType
+    from localllm.kernels.spec import Attention, FeedForward, Linear, ModelSpec
+
+PROBE_BYTES = 256 * 2**20  # per thread: far larger than any cache
+
+
+@dataclass(frozen=True, slots=True)
+class BenchmarkResult:
+    """Medians over the repetitions, with every sample (tokens per second) kept."""
+
+    prompt_tokens: int
+    decode_tokens: int
+    prefill_samples: tuple[float, ...]
+    decode_samples: tuple[float, ...]
+    weight_bytes_per_token: int
+
+    @property
+    def prefill_tokens_per_second(self) -> float:
+        """Median speed of reading a prompt."""
+        return statistics.median(self.prefill_samples) if self.prefill_samples else 0.0
+
+    @property
+    def decode_tokens_per_second(self) -> float:
+        """Median speed of writing, one token a step."""
+        return statistics.median(self.decode_samples) if self.decode_samples else 0.0
+
+
+def weight_bytes_per_token(spec: ModelSpec) -> int:
+    """Bytes of weights that one decoded token needs: all matrices once, of the experts only the chosen ones.
+
+    A lower bound of the traffic; the embedding table counts as one row, the head in full.
+    """
+    total = sum(tensor.nbytes for layer in spec.layers for tensor in _attention_tensors(layer.attention))
+    for layer in spec.layers:
+        block = layer.feed_forward
+        if isinstance(block, MixtureOfExperts):
+            stacks = sum(linear.weight.nbytes for linear in (block.gate, block.up, block.down) if linear is not None)
+            total += block.router.weight.nbytes + stacks * block.top_k // block.experts
+            if block.shared is not None:
+                total += sum(_feed_forward_bytes(block.shared))
+        else:
+            total += sum(_feed_forward_bytes(block))
+    return total + spec.head.linear.weight.nbytes
+
+
+def _feed_forward_bytes(block: FeedForward) -> Iterator[int]:
+    return (linear.weight.nbytes for linear in (block.gate, block.up, block.down) if linear is not None)
+
+
+def _attention_tensors(attention: Attention | LatentAttention) -> Iterator[Tensor]:
+    linears: list[Linear] = [attention.output]
+    if isinstance(attention, LatentAttention):
+        query = attention.query
+        linears += [query[0], query[2]] if isinstance(query, tuple) else [query]
+        linears.append(attention.key_value_down)
+        yield attention.key_up
+        yield attention.value_up
+    else:
+        linears += [attention.query, attention.key, attention.value]
+    for linear in linears:
+        yield linear.weight
+
+
+def run_benchmark(
+    executor: Executor,
+    *,
+    prompt_tokens: int,
+    decode_tokens: int,
+    repetitions: int,
+    depth: int = 0,
+    kv_type: KVType = "f16",
+    progress: Callable[[int], None] | None = None,
+) -> BenchmarkResult:
+    """Time `repetitions` prompts of `prompt_tokens` and greedy decodes of `decode_tokens` after `depth` cached tokens.
+
+    The first round only warms up. Token ids are a fixed sequence; each decoded token feeds the next step.
+    """
+    vocabulary = executor.spec.vocabulary_size
+    prompt = np.arange(100, 100 + max(prompt_tokens, depth, 1), dtype=np.int64) % vocabulary
+    length = max(prompt_tokens, depth + decode_tokens, 1)
+    layout = KVLayout.of(executor.spec)
+    executor.allocate_kv(pages_for(layout, length), kv_type, (0,) * len(layout.groups))
+    prefill, decode = [], []
+    for repetition in range(repetitions + 1):
+        if prompt_tokens:
+            started = time.perf_counter()
+            _prefill(executor, layout, prompt[:prompt_tokens])
+            prefill.append(prompt_tokens / (time.perf_counter() - started))
+        if decode_tokens:
+            token = _prefill(executor, layout, prompt[:depth]) if depth else int(prompt[0])
+            started = time.perf_counter()
+            for position in range(depth, depth + decode_tokens):
+                token = int(np.argmax(executor.forward(simple_step(layout, [token], position))[0]))
+            decode.append(decode_tokens / (time.perf_counter() - started))
+        if progress is not None:
+            progress(repetition)
+    return BenchmarkResult(
+        prompt_tokens, decode_tokens, tuple(prefill[1:]), tuple(decode[1:]), weight_bytes_per_token(executor.spec)
+    )
+
+
+def _prefill(executor: Executor, layout: KVLayout, tokens: np.ndarray) -> int:
+    """Run a prompt in chunks, the head for its last token only; returns the likeliest next token."""
+    token = 0
+    for start in range(0, len(tokens), executor.max_rows):
+        chunk = tokens[start : start + executor.max_rows]
+        last = start + len(chunk) == len(tokens)
+        rows = np.array([len(chunk) - 1] if last else [], dtype=np.int32)
+        logits = executor.forward(simple_step(layout, chunk, start, output_rows=rows))
+        if last:
+            token = int(np.argmax(logits[0]))
+    return token
+
+
+def measure_memory_bandwidth(threads: int, *, repetitions: int = 5) -> float:
+    """Bytes per second that `threads` threads read from memory together, at best (about 0.3 s)."""
+    arrays = [np.ones(PROBE_BYTES, np.int8) for _ in range(threads)]
+    best = 0.0
+    for _ in range(repetitions):
+        workers = [threading.Thread(target=np.max, args=(array,)) for array in arrays]
+        started = time.perf_counter()
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            worker.join()
+        best = max(best, threads * PROBE_BYTES / (time.perf_counter() - started))
+    return best
+
+
+def peak_memory() -> int:
+    """Most bytes that this process has had resident so far."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024

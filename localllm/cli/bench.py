@@ -1,0 +1,82 @@
+"""`localllm bench`: tokens per second, and what the memory of this machine would allow."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any
+
+import click
+
+from .options import load_options, split_options
+from .progress import load_progress
+
+
+@click.command()
+@click.argument("model")
+@click.option("--prompt-tokens", "-p", type=click.IntRange(0), default=512, show_default=True, help="Prompt length.")
+@click.option("--decode-tokens", "-n", type=click.IntRange(0), default=128, show_default=True, help="Tokens to write.")
+@click.option("--depth", "-d", type=click.IntRange(0), default=0, show_default=True, help="Cached tokens before those.")
+@click.option("--repetitions", "-r", type=click.IntRange(1), default=5, show_default=True, help="Samples of each.")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON object.")
+@load_options
+def bench(
+    model: str, prompt_tokens: int, decode_tokens: int, depth: int, repetitions: int, as_json: bool, **options: Any
+) -> None:
+    """Measure how fast MODEL reads a prompt and writes an answer here: medians, after one round to warm up."""
+    from localllm import benchmark
+    from localllm.hardware import usable_cores
+    from localllm.llm import LLM
+
+    load, _ = split_options(options)
+    load["context"] = load.get("context") or max(prompt_tokens, depth + decode_tokens, 16)
+    started = time.perf_counter()
+    with load_progress() as progress, LLM(model, pull=True, progress=progress, **load) as llm:
+        loaded = time.perf_counter() - started
+        progress.done()
+        threads = load.get("threads") or usable_cores()
+        llm.generate([1], max_tokens=1)
+        first = time.perf_counter() - started
+        result = benchmark.run_benchmark(
+            llm.executor,
+            prompt_tokens=prompt_tokens,
+            decode_tokens=decode_tokens,
+            repetitions=repetitions,
+            depth=depth,
+            kv_type=load.get("kv", "f16"),
+        )
+        description = llm.describe()
+    peak = benchmark.peak_memory()
+    bandwidth = benchmark.measure_memory_bandwidth(threads)
+    used = result.decode_tokens_per_second * result.weight_bytes_per_token
+    facts = {
+        "model": model,
+        "executor": description,
+        "threads": threads,
+        "prefill_tokens_per_second": result.prefill_tokens_per_second,
+        "decode_tokens_per_second": result.decode_tokens_per_second,
+        "prefill_samples": result.prefill_samples,
+        "decode_samples": result.decode_samples,
+        "prompt_tokens": prompt_tokens,
+        "decode_tokens": decode_tokens,
+        "depth": depth,
+        "weight_bytes_per_token": result.weight_bytes_per_token,
+        "memory_bandwidth": bandwidth,
+        "memory_bandwidth_fraction": used / bandwidth,
+        "peak_memory_bytes": peak,
+        "load_seconds": loaded,
+        "first_token_seconds": first,
+    }
+    if as_json:
+        click.echo(json.dumps(facts))
+        return
+    click.echo(description)
+    if prompt_tokens:
+        click.echo(f"prefill {prompt_tokens:>6}: {result.prefill_tokens_per_second:8.1f} tok/s")
+    if decode_tokens:
+        click.echo(
+            f"decode  {decode_tokens:>6}: {result.decode_tokens_per_second:8.1f} tok/s, reads "
+            f"{result.weight_bytes_per_token / 1e6:.1f} MB of weights a token = {used / 1e9:.1f} GB/s, "
+            f"{used / bandwidth:.0%} of the {bandwidth / 1e9:.1f} GB/s measured"
+        )
+    click.echo(f"loaded in {loaded:.2f} s, first token after {first:.2f} s, peak memory {peak / 2**20:.0f} MiB")

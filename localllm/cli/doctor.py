@@ -1,0 +1,86 @@
+"""`localllm doctor`: what this machine has, what is missing, and how to get it."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import platform
+from pathlib import Path
+from typing import Any
+
+import click
+
+OPTIONAL = {  # distribution -> (what it is for, how to get it)
+    "torch": ("running on a GPU", "pip install 'localllm[gpu]'"),
+    "triton": ("running on a GPU", "pip install 'localllm[gpu]'"),
+}
+
+
+def collect(measure: bool) -> dict[str, Any]:
+    """Every fact that the command prints; `measure` also times the memory (about a second)."""
+    from localllm import __version__, benchmark
+    from localllm.hardware import detect
+    from localllm.kernels.cpu.compile import cache_directory
+    from localllm.kernels.cpu.isa import choose_isa
+
+    found = detect()
+    facts: dict[str, Any] = {
+        "localllm": __version__,
+        "python": platform.python_version(),
+        "system": platform.platform(),
+        "processor": found.processor,
+        "cores": found.cores,
+        "instruction_set": choose_isa().name,
+        "memory_total_bytes": found.total_bytes,
+        "memory_available_bytes": found.available_bytes,
+        "gpus": [{"name": c.name, "total_bytes": c.total_bytes, "free_bytes": c.free_bytes} for c in found.cards],
+        "gpu_note": found.gpu_note,
+        "kernel_cache": _contents(cache_directory() / "kernels"),
+        "packages": {name: _version(name) for name in ("numpy", "numba", "llvmlite", *OPTIONAL)},
+    }
+    if measure:
+        facts["memory_bandwidth"] = {
+            str(threads): benchmark.measure_memory_bandwidth(threads) for threads in sorted({1, found.cores})
+        }
+    return facts
+
+
+def _contents(folder: Path) -> dict[str, Any]:
+    files = [path for path in folder.rglob("*") if path.is_file()] if folder.is_dir() else []
+    return {"path": str(folder), "files": len(files), "bytes": sum(path.stat().st_size for path in files)}
+
+
+def _version(distribution: str) -> str | None:
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+@click.command()
+@click.option("--quick", is_flag=True, help="Do not measure the memory bandwidth.")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON object.")
+def doctor(quick: bool, as_json: bool) -> None:
+    """Look at this machine: processor, memory, GPU, compiled kernels, optional parts and how to get them."""
+    facts = collect(not quick)
+    if as_json:
+        click.echo(json.dumps(facts))
+        return
+    gib = 2**30
+    click.echo(f"localllm {facts['localllm']}, Python {facts['python']}, {facts['system']}")
+    click.echo(f"processor   {facts['processor']}: {facts['cores']} cores, {facts['instruction_set']} kernels")
+    total, available = facts["memory_total_bytes"] / gib, facts["memory_available_bytes"] / gib
+    click.echo(f"memory      {available:.1f} of {total:.1f} GiB available")
+    for threads, rate in facts.get("memory_bandwidth", {}).items():
+        click.echo(f"            {rate / 1e9:.1f} GB/s read by {threads} thread{'s' if threads != '1' else ''}")
+    for gpu in facts["gpus"]:
+        click.echo(
+            f"GPU         {gpu['name']}: {gpu['free_bytes'] / gib:.1f} of {gpu['total_bytes'] / gib:.1f} GiB free"
+        )
+    if not facts["gpus"]:
+        click.echo(f"GPU         none: {facts['gpu_note']}")
+    cache = facts["kernel_cache"]
+    click.echo(f"kernels     {cache['files']} compiled files, {cache['bytes'] / 2**20:.1f} MiB in {cache['path']}")
+    for name, (purpose, remedy) in OPTIONAL.items():
+        version = facts["packages"][name]
+        click.echo(f"{name:<12}{version or f'not installed (only for {purpose}): {remedy}'}")
