@@ -2,7 +2,9 @@
 
 Two shapes are compared. *Split*: attention, KV and the head on the GPU, then feed-forward units, hottest bytes first,
 layer by layer where they save most; one round trip a layer. *Whole layers*: as many complete layers as fit, the rest on
-the CPU. When everything fits, the GPU alone is preferred unless a split is `WORTH_A_SPLIT` times as fast. Per layer the cost is convex in the number of units on the GPU, and units are of equal size, so taking the unit of the
+the CPU. When everything fits, the GPU alone is preferred unless a split is `WORTH_A_SPLIT` times as fast.
+
+Per layer the cost is convex in the number of units on the GPU, and units are of equal size, so taking the unit of the
 largest gain each time is optimal (marginal analysis, https://doi.org/10.1287/opre.14.6.1143).
 """
 
