@@ -20,6 +20,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "tokenize": ("localllm.cli.tokenize", "tokenize"),
     "perplexity": ("localllm.cli.perplexity", "perplexity"),
     "bench": ("localllm.cli.bench", "bench"),
+    "plan": ("localllm.cli.plan", "plan"),
     "doctor": ("localllm.cli.doctor", "doctor"),
 }
 DEFAULT_COMMAND = "chat"
