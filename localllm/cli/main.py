@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 # command -> (module, attribute); the order is the order of `localllm --help`
 COMMANDS: dict[str, tuple[str, str]] = {
+    "pull": ("localllm.cli.pull", "pull"),
     "run": ("localllm.cli.run", "run"),
     "tokenize": ("localllm.cli.tokenize", "tokenize"),
     "perplexity": ("localllm.cli.perplexity", "perplexity"),
