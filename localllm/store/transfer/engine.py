@@ -20,7 +20,7 @@ from .probe import probe
 from .retry import TransientError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from ..events import Report
@@ -127,26 +127,37 @@ class Transfer:
         require_space(self._folder, size - journal.done_bytes, self._remote.name)
         prefix = PrefixHash(self._data, journal)
         with contextlib.closing(BlockFile(self._data, journal)) as file:
-            fetch = Fetch(self._client, self._remote, found, file, self._limiter, self._report, prefix.advance)
-            try:
-                self._fetch_missing(fetch, journal, ranges=found.ranges)
-            finally:
-                self._fetched_bytes += fetch.received_bytes
+            self._fetch_missing(found, file, prefix.advance)
         self._report(Phase(self._remote.name, "verifying"))
         actual = prefix.finish()
         if expected is not None and actual != expected:
             actual = self._repair(found, journal, expected, actual)
         return FetchedFile(self._data, size, actual, expected, self._fetched_bytes)
 
-    def _fetch_missing(self, fetch: Fetch, journal: Journal, *, ranges: bool) -> None:
-        if ranges:
+    def _fetch_missing(self, found: Probe, file: BlockFile, idle: Callable[[], bool]) -> None:
+        """Fetch what the journal lacks; from a server that stops honouring ranges, the file from its start."""
+        if found.ranges:
             try:
-                fetch.run(journal.missing(self._span_bytes))
+                self._fetch(found, file, file.journal.missing(self._span_bytes), idle)
+                return
             except RangesIgnored:
-                ranges = False
-        if not ranges and not journal.complete:
+                pass
+        if not file.journal.complete:
             self._report(Note(f"{self._remote.name}: the server sends whole files only; a cut starts again"))
-            fetch.run_whole()
+            self._fetch(found, file, None, idle)
+
+    def _fetch(
+        self, found: Probe, file: BlockFile, spans: list[Span] | None, idle: Callable[[], bool] = lambda: False
+    ) -> None:
+        """One pass over `spans`, or over the whole file in one stream."""
+        fetch = Fetch(self._client, self._remote, found, file, self._limiter, self._report, idle)
+        try:
+            if spans is None:
+                fetch.run_whole()
+            else:
+                fetch.run(spans)
+        finally:
+            self._fetched_bytes += fetch.received_bytes
 
     def _repair(self, found: Probe, journal: Journal, expected: str, actual: str) -> str:
         """The hash is wrong: fetch again, piece by piece, until the blocks that differ are found and replaced."""
@@ -184,16 +195,10 @@ class Transfer:
         """Fetch `spans` again; whether anything was replaced."""
         before = len(journal.blocks)
         with contextlib.closing(BlockFile(self._data, journal, replace=True)) as file:
-            fetch = Fetch(self._client, self._remote, found, file, self._limiter, self._report)
             try:
-                if found.ranges:
-                    fetch.run(spans)
-                else:
-                    fetch.run_whole()
+                self._fetch(found, file, spans if found.ranges else None)
             except RangesIgnored:
                 return False
-            finally:
-                self._fetched_bytes += fetch.received_bytes
             return bool(file.replaced) or len(journal.blocks) > before
 
     def _run_unknown_size(self) -> FetchedFile:
