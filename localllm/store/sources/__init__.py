@@ -1,1 +1,0 @@
-"""Where models come from: each module turns a reference into a plan of files to fetch."""
