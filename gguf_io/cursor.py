@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import difflib
 import struct
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from .errors import GGUFError, TruncatedGGUFError
 
 if TYPE_CHECKING:
     import mmap
+    from collections.abc import Iterable
 
     Buffer = bytes | mmap.mmap
 
+INCOMPLETE = (
+    "The download is not complete or the file is damaged: fetch it again. If this is one piece of a file that was cut "
+    "in pieces, join the pieces in order first."
+)
 _UINT32 = struct.Struct("<I")
 _UINT64 = struct.Struct("<Q")
 
@@ -72,7 +79,7 @@ class Cursor:
         return TruncatedGGUFError(
             f"{self.source}: byte {offset}: {field}: needs the bytes up to {needed}, the file ends at {self.end}",
             needed_bytes=needed,
-            hint="The download is not complete or the file is damaged: fetch it again.",
+            hint=INCOMPLETE,
         )
 
 
@@ -80,3 +87,9 @@ def shown(text: str) -> str:
     """A name from the file, safe to print: escaped where it holds control characters, and cut."""
     text = text if len(text) <= 100 else f"{text[:97]}..."
     return text if text.isprintable() else ascii(text)
+
+
+def similar(wanted: str, known: Iterable[str], what: str) -> str | None:
+    """A hint with the names most like the wanted one, or None; `what` is the plural of what they name."""
+    near = difflib.get_close_matches(wanted[:200], islice(known, 4096), n=3)  # comparing takes time: bounded
+    return f"Similar {what} in the file: {', '.join(map(shown, near))}." if near else None

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import struct
 from enum import Enum
 from typing import TYPE_CHECKING, TypeVar, overload
 
 import numpy as np
 
-from .cursor import shown
+from .cursor import shown, similar
 from .errors import GGUFError
 from .values import FLOAT_TYPES, INTEGER_TYPES, SCALAR_FORMATS, StoredValue, ValueType
 
@@ -168,8 +167,7 @@ class Metadata:
     def _stored(self, key: str) -> StoredValue:
         stored = self._values.get(key)
         if stored is None:
-            near = difflib.get_close_matches(key, self._values, n=3)
-            hint = f"Similar keys in the file: {', '.join(map(shown, near))}." if near else None
+            hint = similar(key, self._values, "keys")
             raise GGUFError(f"{self._source}: the metadata key {shown(key)} is missing", hint=hint)
         return stored
 

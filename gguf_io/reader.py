@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import difflib
 import mmap
 import stat
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .cursor import shown
+from .cursor import INCOMPLETE, shown, similar
 from .errors import GGUFError, TruncatedGGUFError
 from .header import Header, TensorEntry, parse_header
 from .quants import is_supported
@@ -30,15 +29,12 @@ if TYPE_CHECKING:
 class _Part:
     path: Path
     buffer: bytes | mmap.mmap
+    size: int
     header: Header
 
     def release(self) -> None:
         self.header.metadata.close()
-        if isinstance(self.buffer, mmap.mmap):
-            try:
-                self.buffer.close()
-            except BufferError:  # a tensor is still in use: the map goes with the last one
-                return
+        _unmap(self.buffer)
 
 
 class GGUFFile:
@@ -85,14 +81,13 @@ class GGUFFile:
     @property
     def size_bytes(self) -> int:
         """Bytes of all parts on the disk."""
-        return sum(part.path.stat().st_size for part in self._parts)
+        return sum(part.size for part in self._parts)
 
     def tensor(self, name: str) -> Tensor:
         """The tensor of this name; the error names similar ones."""
         found = self.tensors.get(name)
         if found is None:
-            near = difflib.get_close_matches(name, self.tensors, n=3)
-            hint = f"Similar tensors in the file: {', '.join(map(shown, near))}." if near else None
+            hint = similar(name, self.tensors, "tensors")
             raise GGUFError(f"{self.path}: there is no tensor {shown(name)}", hint=hint)
         return found
 
@@ -147,16 +142,21 @@ def _open_part(path: Path) -> _Part:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise GGUFError(f"{shown(str(path))}: cannot be opened: {reason}") from None
     try:
-        return _Part(path, buffer, parse_header(buffer, str(path)))
+        return _Part(path, buffer, size, parse_header(buffer, str(path)))
     except GGUFError:
-        if isinstance(buffer, mmap.mmap):
-            buffer.close()
+        _unmap(buffer)
         raise
+
+
+def _unmap(buffer: bytes | mmap.mmap) -> None:
+    if isinstance(buffer, mmap.mmap):
+        with suppress(BufferError):  # a tensor is still in use: the map goes with the last one
+            buffer.close()
 
 
 def _bind(part: _Part) -> dict[str, Tensor]:
     """The tensors of one part as views of its map: known types, inside the file, none over another."""
-    header, size = part.header, len(part.buffer)
+    header, size = part.header, part.size
     everything = np.frombuffer(part.buffer, np.uint8)
     tensors: dict[str, Tensor] = {}
     previous, free = "", header.data_start
@@ -174,7 +174,7 @@ def _bind(part: _Part) -> dict[str, Tensor]:
             raise TruncatedGGUFError(
                 f"{part.path}: byte {start}: tensor {shown(entry.name)} ends at {free}, the file at {size}",
                 needed_bytes=free,
-                hint="The download is not complete or the file is damaged: fetch it again.",
+                hint=INCOMPLETE,
             )
         data = everything[start:free].reshape(*entry.shape[:-1], row_bytes)
         tensors[entry.name] = Tensor(entry.name, quant_type, entry.shape, data)

@@ -54,5 +54,5 @@ def _what_it_is(head: bytes) -> tuple[str, str]:
         return "this looks like a safetensors file, not GGUF", "Get a GGUF version of the model."
     if head.startswith((b"PK\x03\x04", b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"7z\xbc\xaf", b"\xfd7zXZ", b"BZh")):
         return "this is an archive or a PyTorch checkpoint, not GGUF", "Unpack it, or get a GGUF version of the model."
-    problem = f"{head[:4]!r} is not GGUF"
-    return problem, "Is this the first part of a file that was cut in pieces? Join the pieces in order first."
+    hint = "If this is one piece of a file that was cut in pieces, join the pieces in order first."
+    return f"the file starts with {head[:4]!r}, not with GGUF", hint

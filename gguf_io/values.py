@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 if TYPE_CHECKING:
     from .cursor import Cursor
 
@@ -142,7 +144,7 @@ def _skip_strings(cursor: Cursor, count: int, field: str) -> None:
 
 
 def _check_booleans(cursor: Cursor, start: int, field: str) -> None:
-    values = cursor.buffer[start : cursor.offset]
-    for position, value in enumerate(values.translate(None, b"\0\1")[:1]):
-        where = start + values.index(value, position)
-        raise cursor.error(field, f"{value} is not a boolean (0 or 1)", where)
+    values = np.frombuffer(cursor.buffer, np.uint8, cursor.offset - start, start)
+    if values.size and values.max() > 1:
+        first = int((values > 1).argmax())
+        raise cursor.error(field, f"{values[first]} is not a boolean (0 or 1)", start + first)

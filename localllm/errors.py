@@ -5,6 +5,7 @@ LocalLLMError
 ├── UnsupportedModelError       a readable file whose architecture or tensor type has no support
 ├── ModelNotFoundError          a name that is neither pulled, in the catalogue, nor a file
 ├── DownloadError               a transfer that failed; the partial file stays resumable
+├── StoreError                 the model store on disk cannot be read or changed
 ├── ConfigurationError          a setting, flag or catalogue entry with a wrong value
 ├── RequestError                a request that can never work: parameter, template or message is wrong
 │   └── ContextLengthError      prompt and answer do not fit into the context
@@ -27,6 +28,7 @@ __all__ = [
     "ModelNotFoundError",
     "OutOfMemoryError",
     "RequestError",
+    "StoreError",
     "UnsupportedModelError",
 ]
 
@@ -37,6 +39,10 @@ class ModelNotFoundError(LocalLLMError):
 
 class DownloadError(LocalLLMError):
     """A pull failed; what was fetched and verified so far is kept for the next try."""
+
+
+class StoreError(LocalLLMError):
+    """The model store cannot be read or changed: read-only, damaged, or in use by another process."""
 
 
 class ConfigurationError(LocalLLMError):

@@ -16,10 +16,12 @@ if TYPE_CHECKING:
 
 # command -> (module, attribute); the order is the order of `localllm --help`
 COMMANDS: dict[str, tuple[str, str]] = {
+    "pull": ("localllm.cli.pull", "pull"),
     "run": ("localllm.cli.run", "run"),
     "tokenize": ("localllm.cli.tokenize", "tokenize"),
     "perplexity": ("localllm.cli.perplexity", "perplexity"),
     "bench": ("localllm.cli.bench", "bench"),
+    "plan": ("localllm.cli.plan", "plan"),
     "doctor": ("localllm.cli.doctor", "doctor"),
 }
 DEFAULT_COMMAND = "chat"

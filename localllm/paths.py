@@ -1,0 +1,57 @@
+"""Where localllm keeps its files: settings, models and caches, by the platform's conventions."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+HOME_VARIABLE = "LOCALLLM_HOME"
+
+
+@dataclass(frozen=True, slots=True)
+class Paths:
+    """Three folders: `config` (settings.toml, models.toml), `data` (the model store, chats), `cache` (can be deleted).
+
+    They need not exist; whoever writes creates them.
+    """
+
+    config: Path
+    data: Path
+    cache: Path
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str] | None = None) -> Paths:
+        """The platform's folders, or, when LOCALLLM_HOME is set, that folder for everything."""
+        home = (os.environ if environment is None else environment).get(HOME_VARIABLE)
+        if home:
+            root = Path(home).expanduser().absolute()
+            return cls(config=root, data=root, cache=root / "cache")
+        from platformdirs import PlatformDirs
+
+        folders = PlatformDirs("localllm", appauthor=False)
+        return cls(folders.user_config_path, folders.user_data_path, folders.user_cache_path)
+
+    @property
+    def settings_file(self) -> Path:
+        """The user's settings."""
+        return self.config / "settings.toml"
+
+    @property
+    def catalogue_file(self) -> Path:
+        """The user's own catalogue entries and overrides."""
+        return self.config / "models.toml"
+
+    @property
+    def models(self) -> Path:
+        """The model store."""
+        return self.data / "models"
+
+    @property
+    def repacked(self) -> Path:
+        """Weights rearranged for this CPU; safe to delete, made again at the next load."""
+        return self.cache / "repacked"

@@ -1,0 +1,71 @@
+"""What a pull reports while it runs; terminal, `--json` and the chat's model list show the same events."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class PullPlanned:
+    """Before the first byte: what will be fetched. Sizes are bytes; None when the server does not tell."""
+
+    name: str
+    source: str
+    size_bytes: int | None
+    download_bytes: int | None
+    licence: str | None
+    files: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FileProgress:
+    """Bytes of a file that are on disk; `resumed_bytes` were there before this pull began."""
+
+    file: str
+    done_bytes: int
+    total_bytes: int | None
+    resumed_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Retrying:
+    """A request failed in a way that may pass; the next try starts after `wait_seconds`."""
+
+    file: str
+    reason: str
+    wait_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """A step without bytes to count: waiting for another pull, unpacking, verifying."""
+
+    file: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """Something the user should know; the pull goes on."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class PullFinished:
+    """The model is in the store."""
+
+    name: str
+    path: str
+    size_bytes: int
+    sha256: str
+    fetched_bytes: int
+
+
+PullEvent = PullPlanned | FileProgress | Retrying | Phase | Note | PullFinished
+Report = Callable[[PullEvent], None]
+
+
+def ignore(event: PullEvent) -> None:
+    """A report nobody reads."""

@@ -1,0 +1,92 @@
+"""`pull`: from a name or a reference to a verified model in the store."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from localllm.errors import DownloadError, GGUFError
+from localllm.gguf_io import open_gguf
+
+from .disk import make_folder, storage_error
+from .events import Note, Phase, PullFinished, PullPlanned, ignore
+from .manifest import Manifest
+from .planner import make_plan
+from .staging import stage
+from .transfer import Client
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from .events import Report
+    from .plan import PullPlan
+    from .store import StagedFile, Store
+    from .transfer import NetworkOptions
+
+
+def pull_into(
+    store: Store,
+    wanted: str,
+    *,
+    name: str | None = None,
+    network: NetworkOptions | None = None,
+    report: Report = ignore,
+) -> Manifest:
+    """Fetch `wanted` (a catalogue name, hf:…, pypi:… or a URL) and store it as `name` (default: by its source).
+
+    Raises ModelNotFoundError, ConfigurationError, DownloadError; what was fetched stays and the next call goes on.
+    """
+    with Client(network) as client:
+        return execute(client, store, make_plan(client, store.paths, wanted, name), report)
+
+
+def execute(client: Client, store: Store, plan: PullPlan, report: Report = ignore) -> Manifest:
+    """Fetch, verify and store the files of a plan."""
+    names = tuple(file.name for file in plan.files)
+    report(PullPlanned(plan.name, plan.source, plan.size_bytes, plan.download_bytes, plan.licence, names))
+    for note in plan.notes:
+        report(Note(note))
+    with contextlib.ExitStack() as locks:
+        staged: list[StagedFile] = []
+        fetched_bytes = 0
+        waiting = Phase(plan.name, "waiting for another pull of the same file")
+        for key in sorted(file.key for file in plan.files):  # in one order, so that two pulls cannot block each other
+            locks.enter_context(store.locked(key, lambda: report(waiting)))
+        for file in plan.files:
+            done = stage(client, store, plan, file, report)
+            staged.append(done.item)
+            fetched_bytes += done.fetched_bytes
+        if len(staged) > 1:
+            _check_split(staged, store.partial / plan.files[0].key / "split")
+        manifest = Manifest(
+            name=plan.name,
+            source=plan.source,
+            files=tuple(item.file for item in staged),
+            pulled_at=datetime.now(UTC).isoformat(timespec="seconds"),
+            licence=plan.licence,
+            licence_url=plan.licence_url,
+        )
+        store.commit(manifest, staged)
+        for file in plan.files:
+            shutil.rmtree(store.partial / file.key, ignore_errors=True)
+    path = store.path_of(manifest)
+    report(PullFinished(plan.name, str(path), manifest.size_bytes, manifest.files[0].sha256, fetched_bytes))
+    return manifest
+
+
+def _check_split(staged: list[StagedFile], folder: Path) -> None:
+    """The parts belong together: open them under their own names, before anything is visible."""
+    shutil.rmtree(folder, ignore_errors=True)
+    make_folder(folder)
+    try:
+        for item in staged:
+            (folder / item.file.name).symlink_to(item.path.absolute())
+        open_gguf(folder / staged[0].file.name, metadata_only=True).close()
+    except OSError as error:
+        raise storage_error(error, folder) from error
+    except GGUFError as error:
+        raise DownloadError(f"the parts do not make one model: {error.message}", hint=error.hint) from error
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
