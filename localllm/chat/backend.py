@@ -1,0 +1,53 @@
+"""What a chat needs of a model, wherever it runs: in this process, or behind an endpoint."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from localllm.events import Event
+    from localllm.kernels.executor import LoadProgress
+
+
+@dataclass(frozen=True, slots=True)
+class ContextState:
+    """Tokens of the conversation: room for `limit` (None: unknown), kept in the window, sunk as sinks, evicted."""
+
+    limit: int | None = None
+    kept: int = 0
+    sunk: int = 0
+    evicted: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ModelState:
+    """What is loaded: a line for people, bytes of weights and KV by device, and the speed that was predicted."""
+
+    description: str = ""
+    weight_bytes: tuple[tuple[str, int], ...] = ()
+    kv_bytes: tuple[tuple[str, int], ...] = ()
+    predicted_tokens_per_second: float | None = None
+
+
+class ChatBackend(Protocol):
+    """One model. Methods block; a screen calls them from a worker thread. Errors are LocalLLMError."""
+
+    name: str
+
+    def load(self, progress: Callable[[LoadProgress], None]) -> None:
+        """Get ready; does nothing when it is."""
+
+    def stream(self, messages: Sequence[dict[str, Any]], sampling: dict[str, Any]) -> Iterator[Event]:
+        """Answer a list of messages; closing the iterator stops the generation within one step."""
+
+    def context(self) -> ContextState:
+        """The conversation's tokens after the last answer."""
+
+    def state(self) -> ModelState:
+        """What is loaded now."""
+
+    def close(self) -> None:
+        """Free the model; may be called twice."""

@@ -1,0 +1,143 @@
+"""A conversation with a scripted backend: turns, branches, stops, errors and what is on disk at each moment."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from localllm.chat import AnswerDelta, AnswerFinished, ChatSession, ContextState, PromptRead
+from localllm.chat.backend import ModelState
+from localllm.conversations import ConversationStore
+from localllm.errors import ExecutionError, RequestError
+from localllm.events import Event, Finished, PromptProgress, TextDelta, Timings, Usage
+from localllm.kernels.executor import LoadProgress
+
+
+class ScriptedBackend:
+    """Answers with the given pieces; an exception among them is raised."""
+
+    name = "scripted"
+
+    def __init__(self, *pieces: str | Exception) -> None:
+        self.pieces = pieces
+        self.seen: list[list[dict[str, Any]]] = []
+        self.closed = 0
+
+    def load(self, progress: Callable[[LoadProgress], None]) -> None:
+        pass
+
+    def stream(self, messages: Sequence[dict[str, Any]], sampling: dict[str, Any]) -> Iterator[Event]:
+        self.seen.append(list(messages))
+        try:
+            yield PromptProgress(3, 1, 3)
+            for piece in self.pieces:
+                if isinstance(piece, Exception):
+                    raise piece
+                yield TextDelta(piece, (1,))
+            yield Finished("stop", Usage(3, len(self.pieces), 1), Timings(0, 0.5, 0.6, 1.0))
+        finally:
+            self.closed += 1
+
+    def context(self) -> ContextState:
+        return ContextState()
+
+    def state(self) -> ModelState:
+        return ModelState()
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[ConversationStore]:
+    store = ConversationStore(tmp_path / "chats.sqlite3")
+    yield store
+    store.close()
+
+
+def session_of(store: ConversationStore, backend: ScriptedBackend, system: str = "") -> ChatSession:
+    return ChatSession(store, backend, store.create("scripted", system=system))
+
+
+def test_a_turn_streams_and_is_kept(store: ConversationStore) -> None:
+    backend = ScriptedBackend("<think>h", "m</think>", "Par", "is")
+    session = session_of(store, backend, system="Be brief.")
+    events = list(session.send("What is the capital\nof France?"))
+    assert isinstance(events[0], PromptRead)
+    assert "".join(e.text for e in events if isinstance(e, AnswerDelta) and e.kind == "answer") == "Paris"
+    end = events[-1]
+    assert isinstance(end, AnswerFinished)
+    assert (end.reason, end.tokens_per_second, end.prompt_tokens_per_second) == ("stop", 3.0, 4.0)
+    question, answer = session.messages()
+    assert (question.content, answer.content, answer.reasoning) == ("What is the capital\nof France?", "Paris", "hm")
+    assert answer.state == "complete"
+    assert answer.figures["tokens"] == 4
+    assert backend.seen[0][0] == {"role": "system", "content": "Be brief."}
+    assert store.conversation(session.conversation).title == "What is the capital of France?"
+
+
+def test_the_question_is_kept_before_the_model_says_anything(store: ConversationStore) -> None:
+    session = session_of(store, ScriptedBackend("x"))
+    session.send("hello")
+    assert [m.role for m in session.messages()] == ["user", "assistant"]
+
+
+def test_stopping_keeps_the_part_as_a_turn_that_can_go_on(store: ConversationStore) -> None:
+    backend = ScriptedBackend("one ", "two ", "three")
+    session = session_of(store, backend)
+    for event in session.send("count"):
+        if isinstance(event, AnswerDelta) and event.text == "two ":
+            session.stop()
+    answer = session.messages()[-1]
+    assert (answer.content, answer.state) == ("one two ", "partial")
+    assert backend.closed == 1
+    backend.pieces = ("three",)
+    list(session.resume())
+    assert session.messages()[-1].content == "one two three"
+    assert backend.seen[-1][-1] == {"role": "assistant", "content": "one two "}
+
+
+def test_closing_the_iterator_keeps_the_part(store: ConversationStore) -> None:
+    session = session_of(store, ScriptedBackend("one ", "two "))
+    events = session.send("count")
+    for event in events:
+        if isinstance(event, AnswerDelta):
+            break
+    events.close()  # type: ignore[attr-defined]
+    assert session.messages()[-1].content == "one "
+
+
+def test_an_error_is_told_and_nothing_is_lost(store: ConversationStore) -> None:
+    session = session_of(store, ScriptedBackend("half ", ExecutionError("out of luck", hint="try again")))
+    end = list(session.send("go"))[-1]
+    assert isinstance(end, AnswerFinished)
+    assert end.reason == "error"
+    assert "out of luck" in (end.error or "")
+    assert session.messages()[-1].content == "half "
+
+
+def test_editing_and_asking_again_make_branches(store: ConversationStore) -> None:
+    backend = ScriptedBackend("a")
+    session = session_of(store, backend)
+    list(session.send("first"))
+    question = session.messages()[0].id
+    backend.pieces = ("b",)
+    list(session.regenerate())
+    assert [m.content for m in session.messages()] == ["first", "b"]
+    assert [m.content for m in store.branches(session.messages()[-1].id)] == ["a", "b"]
+    list(session.edit(question, "second"))
+    assert [m.content for m in session.messages()] == ["second", "b"]
+    assert [m.content for m in store.branches(session.messages()[0].id)] == ["first", "second"]
+    with pytest.raises(RequestError, match="only a question"):
+        session.edit(session.messages()[-1].id, "x")
+
+
+def test_nothing_to_repeat_or_continue_is_said(store: ConversationStore) -> None:
+    session = session_of(store, ScriptedBackend("a"))
+    with pytest.raises(RequestError, match="no question"):
+        session.regenerate()
+    with pytest.raises(RequestError, match="no answer"):
+        session.resume()
