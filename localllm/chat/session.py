@@ -189,9 +189,7 @@ def _figures(message: int, finished: Finished) -> AnswerFinished:
         message=message,
         reason=finished.reason,
         usage=usage,
-        tokens_per_second=max(0, usage.completion_tokens - 1) / timings.decode_seconds
-        if timings.decode_seconds
-        else 0.0,
+        tokens_per_second=written / timings.decode_seconds if timings.decode_seconds else 0.0,
         prompt_tokens_per_second=read / timings.prompt_seconds if timings.prompt_seconds else 0.0,
         first_token_seconds=timings.first_token_seconds,
         error=finished.error,
