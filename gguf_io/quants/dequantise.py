@@ -45,11 +45,7 @@ def dequantize(tensor: Tensor) -> Floats:
     """
     values = np.empty(tensor.data.size // tensor.quant_type.type_size * tensor.quant_type.block_size, np.float32)
     if tensor.quant_type in PLAIN_TYPES:
-        size = tensor.quant_type.type_size
-        flat = np.ascontiguousarray(tensor.data).reshape(-1)
-        for start in range(0, values.size, _VALUES_AT_ONCE):
-            stop = min(start + _VALUES_AT_ONCE, values.size)
-            values[start:stop] = plain_to_float(tensor.quant_type, flat[start * size : stop * size])
+        plain_to_float(tensor.quant_type, np.ascontiguousarray(tensor.data).reshape(-1), values)
         return values.reshape(tensor.shape)
     layout = _layout(tensor.quant_type, tensor.name)
     by_block = values.reshape(-1, tensor.quant_type.block_size)

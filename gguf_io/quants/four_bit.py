@@ -22,7 +22,7 @@ _FP4_LEVELS = np.array([0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12]
 
 def _look_up(levels: Quants, packed: Bytes, half_block: int) -> Quants:
     """Codes of bytes [n, k], low nibbles of `half_block` bytes before their high ones, as levels [n, 2 k]."""
-    return levels[fields(packed.reshape(-1, half_block), 4)].reshape(len(packed), -1)
+    return np.take(levels, fields(packed.reshape(-1, half_block), 4)).reshape(len(packed), -1)
 
 
 def unpack_iq4_nl(blocks: Bytes) -> Unpacked:

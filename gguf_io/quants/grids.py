@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    from .bits import Quants
+    from .bits import Integers, Quants
 
 
 class Grid(Enum):
@@ -33,3 +33,10 @@ def code_book(grid: Grid) -> Quants:
     book = np.asarray(definition.grid).reshape(definition.grid_shape).astype(np.int8)
     book.flags.writeable = False
     return book
+
+
+def look_up(grid: Grid, codes: Integers) -> Quants:
+    """The vectors of the codes, side by side: [n, k] to int8 [n, k * vector]."""
+    book = code_book(grid)
+    whole = book.view(f"<u{book.shape[1]}")[:, 0]  # one number for a vector: a gather of numbers is quick
+    return np.take(whole, codes).view(np.int8)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from .bits import bit_flags, half_to_float, signed
-from .grids import Grid, code_book
+from .grids import Grid, look_up
 
 if TYPE_CHECKING:
     from .bits import Bytes, Floats, Integers, Quants, Unpacked
@@ -21,41 +21,41 @@ def unpack_iq2_xxs(blocks: Bytes) -> Unpacked:
     """f16, then per group of 32: four code bytes, and a word of four 7-bit sign sets and a 4-bit sub-scale."""
     words = np.ascontiguousarray(blocks[:, 2:]).view("<u4").reshape(len(blocks), 8, 2)
     codes = np.ascontiguousarray(words[:, :, 0]).view(np.uint8)
-    quants = _lookup(Grid.IQ2_XXS, codes, _packed_signs(words[:, :, 1]))
+    quants = _signed_vectors(Grid.IQ2_XXS, codes, _packed_signs(words[:, :, 1]))
     return quants, _sub_scales(blocks[:, :2], words[:, :, 1] >> 28, 0.25), None
 
 
 def unpack_iq2_xs(blocks: Bytes) -> Unpacked:
     """f16, 32 words of a 9-bit code and a 7-bit sign set, 8 bytes of sub-scales; groups of 16."""
     words = np.ascontiguousarray(blocks[:, 2:66]).view("<u2")
-    quants = _lookup(Grid.IQ2_XS, words & 511, _complete_signs(words >> 9))
+    quants = _signed_vectors(Grid.IQ2_XS, words & 511, _complete_signs(words >> 9))
     return quants, _sub_scales(blocks[:, :2], _nibbles_in_order(blocks[:, 66:74]), 0.25), None
 
 
 def unpack_iq2_s(blocks: Bytes) -> Unpacked:
     """f16, 32 code bytes, 32 bytes of signs, 8 bytes of upper code bits, 8 bytes of sub-scales; groups of 16."""
     codes = blocks[:, 2:34] | (_pairs_in_order(blocks[:, 66:74]).astype(np.uint16) << 8)
-    quants = _lookup(Grid.IQ2_S, codes, bit_flags(blocks[:, 34:66]))
+    quants = _signed_vectors(Grid.IQ2_S, codes, bit_flags(blocks[:, 34:66]))
     return quants, _sub_scales(blocks[:, :2], _nibbles_in_order(blocks[:, 74:82]), 0.25), None
 
 
 def unpack_iq3_xxs(blocks: Bytes) -> Unpacked:
     """f16, 64 code bytes, then per group of 32 a word of four 7-bit sign sets and a 4-bit sub-scale."""
     words = np.ascontiguousarray(blocks[:, 66:98]).view("<u4")
-    quants = _lookup(Grid.IQ3_XXS, blocks[:, 2:66], _packed_signs(words))
+    quants = _signed_vectors(Grid.IQ3_XXS, blocks[:, 2:66], _packed_signs(words))
     return quants, _sub_scales(blocks[:, :2], words >> 28, 0.5), None
 
 
 def unpack_iq3_s(blocks: Bytes) -> Unpacked:
     """f16, 64 code bytes, 8 bytes of ninth code bits, 32 bytes of signs, 4 bytes of sub-scales; groups of 32."""
     codes = blocks[:, 2:66] | (bit_flags(blocks[:, 66:74]).astype(np.uint16) << 8)
-    quants = _lookup(Grid.IQ3_S, codes, bit_flags(blocks[:, 74:106]))
+    quants = _signed_vectors(Grid.IQ3_S, codes, bit_flags(blocks[:, 74:106]))
     return quants, _sub_scales(blocks[:, :2], _nibbles_in_order(blocks[:, 106:110]), 2.0), None
 
 
-def _lookup(grid: Grid, codes: Integers, negative: Bytes) -> Quants:
+def _signed_vectors(grid: Grid, codes: Integers, negative: Bytes) -> Quants:
     """Vectors of the code book with signs: codes [n, 256 / vector] and sign flags [n, 256] to int8 [n, 256]."""
-    return signed(code_book(grid)[codes].reshape(len(codes), 256), negative)
+    return signed(look_up(grid, codes), negative)
 
 
 def _sub_scales(scale: Bytes, codes: Integers, unit: float) -> Floats:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from .bits import fields, half_to_float
-from .grids import Grid, code_book
+from .grids import Grid, look_up
 
 if TYPE_CHECKING:
     from .bits import Bytes, Integers, Quants, Unpacked
@@ -44,7 +44,7 @@ def unpack_iq1_m(blocks: Bytes) -> Unpacked:
 def _shifted(codes: Integers, down: Integers) -> Quants:
     """8 v + 1, or 8 v - 1 where the flag is set: codes and flags [n, 32] to int8 [n, 256]."""
     shifts = np.int8(1) - (down.astype(np.int8) << 1)
-    return (code_book(Grid.IQ1_S)[codes] * np.int8(8) + shifts[:, :, None]).reshape(len(codes), 256)
+    return look_up(Grid.IQ1_S, codes) * np.int8(8) + np.repeat(shifts, 8, axis=1)
 
 
 def unpack_tq1_0(blocks: Bytes) -> Unpacked:

@@ -23,9 +23,10 @@ _DTYPES = {
 PLAIN_TYPES = frozenset((*_DTYPES, QuantType.BF16))
 
 
-def plain_to_float(quant_type: QuantType, data: Bytes) -> Floats:
-    """Contiguous bytes uint8 [n] as float32 [n / type_size]; wider types are rounded to the nearest."""
+def plain_to_float(quant_type: QuantType, data: Bytes, values: Floats) -> None:
+    """Contiguous bytes uint8 [n] into float32 [n / type_size]; wider types are rounded to the nearest."""
     if quant_type is QuantType.BF16:  # the upper half of a float32
-        return (data.view("<u2").astype(np.uint32) << 16).view(np.float32)
+        np.left_shift(data.view("<u2"), 16, out=values.view(np.uint32), dtype=np.uint32)
+        return
     with np.errstate(over="ignore", invalid="ignore"):  # a large float64 becomes infinite, a NaN stays one
-        return data.view(_DTYPES[quant_type]).astype(np.float32)
+        values[:] = data.view(_DTYPES[quant_type])
