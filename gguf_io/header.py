@@ -18,7 +18,7 @@ from .values import StoredValue, read_value
 if TYPE_CHECKING:
     from .cursor import Buffer
 
-_MOST_KEYS = 1 << 16  # real files: below 100
+_MOST_KEYS = 1 << 14  # real files: below 100
 _MOST_TENSORS = 1 << 16  # real files: below 3,000, with one tensor per expert below 30,000
 _LONGEST_KEY = (1 << 16) - 1
 _LONGEST_TENSOR_NAME = 1024  # the specification says 64
@@ -37,6 +37,8 @@ _RETIRED_TYPES = {
     37: "IQ4_NL_4_8",
     38: "IQ4_NL_8_8",
 }
+_POWERINFER_TYPES = {16: QuantType.I8, 17: QuantType.I16, 18: QuantType.I32}
+"""PowerInfer branched off before the IQ types took these numbers (its ggml.h), and its gpu_idx tensors are I32."""
 _KNOWN_TYPES = {int(quant_type): quant_type for quant_type in QuantType}
 
 
@@ -99,7 +101,7 @@ def parse_header(buffer: Buffer, source: str) -> Header:
     metadata = Metadata(buffer, source, _read_metadata(cursor, key_count))
     alignment = _read_alignment(cursor, metadata)
     _check_room(cursor, "tensor count", tensor_count, _SMALLEST_TENSOR_RECORD)
-    entries = _read_entries(cursor, tensor_count, alignment)
+    entries = _read_entries(cursor, tensor_count, alignment, _POWERINFER_TYPES if magic == "PWRI" else {})
     return Header(magic, version, alignment, metadata, entries, -(-cursor.offset // alignment) * alignment)
 
 
@@ -138,18 +140,20 @@ def _read_alignment(cursor: Cursor, metadata: Metadata) -> int:
     return alignment
 
 
-def _read_entries(cursor: Cursor, count: int, alignment: int) -> tuple[TensorEntry, ...]:
+def _read_entries(
+    cursor: Cursor, count: int, alignment: int, renumbered: dict[int, QuantType]
+) -> tuple[TensorEntry, ...]:
     entries: dict[str, TensorEntry] = {}
     for index in range(count):
         start = cursor.offset
         name = cursor.name(f"name of tensor {index + 1} of {count}", _LONGEST_TENSOR_NAME)
         if name in entries:
             raise cursor.error(f"tensor {shown(name)}", "appears twice", start)
-        entries[name] = _read_entry(cursor, name, alignment)
+        entries[name] = _read_entry(cursor, name, alignment, renumbered)
     return tuple(entries.values())
 
 
-def _read_entry(cursor: Cursor, name: str, alignment: int) -> TensorEntry:
+def _read_entry(cursor: Cursor, name: str, alignment: int, renumbered: dict[int, QuantType]) -> TensorEntry:
     label = f"tensor {shown(name)}"
     start = cursor.offset
     dimensions = cursor.uint32(f"{label}, number of dimensions")
@@ -160,7 +164,8 @@ def _read_entry(cursor: Cursor, name: str, alignment: int) -> TensorEntry:
     if 0 in sizes:
         raise cursor.error(f"{label}, dimensions", f"{sizes} has a zero", start)
     type_at = cursor.offset
-    number = cursor.uint32(f"{label}, type")
+    stored = cursor.uint32(f"{label}, type")
+    number = renumbered.get(stored, stored)
     offset_at = cursor.offset
     offset = cursor.uint64(f"{label}, data offset")
     if offset % alignment:

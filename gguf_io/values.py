@@ -15,7 +15,7 @@ import numpy as np
 if TYPE_CHECKING:
     from .cursor import Cursor
 
-_LONGEST_STRING_ARRAY = 1 << 24  # a vocabulary has a few hundred thousand strings; walking them takes time
+_LONGEST_STRING_ARRAY = 1 << 22  # a vocabulary has a few hundred thousand strings; walking them takes time
 _STRING_LENGTH = struct.Struct("<Q")
 
 

@@ -126,7 +126,8 @@ def _head(
     for name, (quant_type, shape, _) in tensors.items():
         parts += [_string(name), struct.pack("<I", len(shape))]
         parts += [struct.pack("<Q", size) for size in reversed(shape)]
-        parts.append(struct.pack("<IQ", int(quant_type), offset))
+        old_number = magic == "PWRI" and quant_type.name in ("I8", "I16", "I32")  # 16 to 18 in PowerInfer's ggml.h
+        parts.append(struct.pack("<IQ", int(quant_type) - 8 * old_number, offset))
         size = math.prod(shape) // quant_type.block_size * quant_type.type_size
         offset += size + -size % alignment
     return b"".join(parts)

@@ -220,6 +220,14 @@ def test_a_file_with_an_unknown_type_still_shows_its_metadata(tmp_path: Path) ->
         assert file.tensors == {}
 
 
+def test_integers_have_their_old_numbers_in_powerinfer_files(tmp_path: Path) -> None:
+    records = tuple(tensor(b"%d" % number, (256,), number, 1024 * (number - 16)) for number in (16, 17, 18))
+    for magic, labels in ((b"PWRI", ["I8", "I16", "I32"]), (b"GGUF", ["IQ2_XXS", "IQ2_XS", "IQ3_XXS"])):
+        (tmp_path / "model.gguf").write_bytes(file_of(tensors=records, data=bytes(3072), magic=magic))
+        with open_gguf(tmp_path / "model.gguf") as file:
+            assert [found.quant_type.name for found in file.tensors.values()] == labels
+
+
 def test_a_string_may_hold_anything(tmp_path: Path) -> None:
     open_bytes(tmp_path, file_of(text(b"k") + pack("<I", 8) + text(bytes(range(256)))))
 

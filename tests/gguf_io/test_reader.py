@@ -45,6 +45,24 @@ def test_a_file_is_handed_out_as_it_is(tmp_path: Path, magic: str) -> None:
         assert [entry.type_label for entry in file.entries] == ["F32", "Q8_0"]
 
 
+def test_the_neuron_placement_of_powerinfer(tmp_path: Path) -> None:
+    path = tmp_path / "model.gguf.generated.gpuidx"
+    placed = np.array([0, 1, 1, 0, 1, 0], np.int32)
+    write_gguf(
+        path,
+        {"general.architecture": "generic.gpu_index", "generic.gpu_index.block_count": 1, "split.vram_capacity": 2**33},
+        {
+            "blk.0.gpu_idx": (QuantType.I32, (6,), placed),
+            "blk.0.gpu_bucket": (QuantType.I32, (3,), np.flatnonzero(placed).astype(np.int32)),
+        },
+        magic="PWRI",
+    )
+    with open_gguf(path) as file:
+        assert file.metadata.integer("split.vram_capacity") == 2**33
+        np.testing.assert_array_equal(file.tensor("blk.0.gpu_idx").data.view(np.int32), placed)
+        np.testing.assert_array_equal(dequantize(file.tensor("blk.0.gpu_bucket")), [1, 2, 4])
+
+
 def test_a_missing_tensor_is_named_with_its_neighbours(tmp_path: Path) -> None:
     write_small(tmp_path / "model.gguf")
     with open_gguf(tmp_path / "model.gguf") as file, pytest.raises(GGUFError) as caught:
