@@ -8,8 +8,8 @@ from typing import Any
 
 import click
 
+from .loading import open_model
 from .options import load_options, split_options
-from .progress import load_progress
 
 
 @click.command()
@@ -26,25 +26,24 @@ def bench(
     """Measure how fast MODEL reads a prompt and writes an answer here: medians, after one round to warm up."""
     from localllm import benchmark
     from localllm.hardware import usable_cores
-    from localllm.llm import LLM
 
     load, _ = split_options(options)
     load["context"] = load.get("context") or max(prompt_tokens, depth + decode_tokens, 16)
+    threads = load.get("threads") or usable_cores()
     started = time.perf_counter()
-    with load_progress() as progress, LLM(model, pull=True, progress=progress, **load) as llm:
+    with open_model(model, load) as llm:
         loaded = time.perf_counter() - started
-        progress.done()
-        threads = load.get("threads") or usable_cores()
         llm.generate([1], max_tokens=1)
         first = time.perf_counter() - started
-        result = benchmark.run_benchmark(
-            llm.executor,
-            prompt_tokens=prompt_tokens,
-            decode_tokens=decode_tokens,
-            repetitions=repetitions,
-            depth=depth,
-            kv_type=load.get("kv", "f16"),
-        )
+        with llm.executor() as executor:
+            result = benchmark.run_benchmark(
+                executor,
+                prompt_tokens=prompt_tokens,
+                decode_tokens=decode_tokens,
+                repetitions=repetitions,
+                depth=depth,
+                kv_type=load.get("kv", "f16"),
+            )
         description = llm.describe()
     peak = benchmark.peak_memory()
     bandwidth = benchmark.measure_memory_bandwidth(threads)

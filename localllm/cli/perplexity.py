@@ -8,8 +8,8 @@ from typing import Any
 
 import click
 
+from .loading import open_model
 from .options import load_options, split_options
-from .progress import load_progress
 
 
 @click.command()
@@ -23,15 +23,12 @@ def perplexity(model: str, file: str, chunk: int, stream: bool, as_json: bool, *
     """Measure the perplexity of MODEL on a text: exp of the mean negative log-likelihood of its tokens."""
     import numpy as np
 
-    from localllm.llm import LLM
-
     from .run import read_prompt
 
     text = read_prompt("", file)
     load, _ = split_options(options)
     started = time.perf_counter()
-    with load_progress() as progress, LLM(model, pull=True, progress=progress, **load) as llm:
-        progress.done()
+    with open_model(model, load) as llm:
         count = len(llm.tokenizer.encode(text))
         if stream:
             value = float(np.exp(np.mean(llm.stream_nll(llm.tokenizer.encode(text)))))

@@ -13,8 +13,8 @@ import click
 from localllm.errors import RequestError
 from localllm.events import Finished, PromptProgress, TextDelta
 
+from .loading import open_model
 from .options import load_options, sampling_options, split_options
-from .progress import load_progress
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -98,16 +98,13 @@ def run(
     **options: Any,
 ) -> None:
     """Answer PROMPT once with MODEL, a name or a .gguf file; pulls a model of the catalogue on first use."""
-    from localllm.llm import LLM
-
     text = read_prompt(prompt, file)
     if raw and system is not None:
         raise click.UsageError("--system needs the chat template; it cannot be used with --raw")
     load, sampling = split_options(options)
     messages = [{"role": "system", "content": system}] if system is not None else []
     messages.append({"role": "user", "content": text})
-    with load_progress(verbose) as progress, LLM(model, pull=True, progress=progress, **load) as llm:
-        progress.done()
+    with open_model(model, load, verbose=verbose) as llm:
         if verbose:
             click.echo(llm.describe(), err=True)
         if as_json:

@@ -20,13 +20,13 @@ def tokenize(
     model: str, text: str | None, special: bool, bos: bool | None, ids: bool, count: bool, as_json: bool
 ) -> None:
     """Show how MODEL splits TEXT (or standard input) into tokens."""
-    from localllm.store import resolve_model
     from localllm.tokenizer import Tokenizer
 
+    from .loading import resolve
     from .run import read_prompt
 
     content = text if text is not None else read_prompt(None, None)
-    tokenizer = Tokenizer.from_gguf(resolve_model(model, pull=True).path)
+    tokenizer = Tokenizer.from_gguf(resolve(model).path)
     tokens = tokenizer.encode(content, add_bos=bos, parse_special=special)
     pieces = tokenizer.pieces(tokens)
     if as_json:

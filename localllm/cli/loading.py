@@ -1,0 +1,41 @@
+"""How a command gets a model: settings, environment and flags merged, the file found or pulled, progress shown."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+from .progress import load_progress
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from localllm.llm import LLM
+    from localllm.store import ResolvedModel
+
+LOAD_SETTINGS = ("device", "threads", "vram", "context", "kv", "window", "sinks", "context_policy", "mode", "speculate")
+
+
+def resolve(model: str) -> ResolvedModel:
+    """Find a model; one of the catalogue is pulled on first use, with its progress on stderr."""
+    from localllm.store import resolve_model
+
+    from .pull_progress import open_view
+
+    with contextlib.closing(open_view(False)) as view:
+        return resolve_model(model, pull=True, progress=view)
+
+
+@contextlib.contextmanager
+def open_model(model: str, flags: dict[str, Any], *, verbose: bool = False, **fixed: Any) -> Iterator[LLM]:
+    """A loaded model for the length of a command. `flags` override environment and settings file; `fixed` all."""
+    from localllm.llm import LLM
+    from localllm.settings import Settings
+
+    settings = Settings.load({name: flags.get(name) for name in LOAD_SETTINGS})
+    values = {name: getattr(settings, name) for name in LOAD_SETTINGS}
+    keywords = {name: value for name, value in values.items() if value is not None} | fixed
+    path = resolve(model).path
+    with load_progress(verbose) as progress, LLM(path, progress=progress, **keywords) as llm:
+        progress.done()
+        yield llm

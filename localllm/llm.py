@@ -1,0 +1,292 @@
+"""The Python API: a loaded model that generates, chats, scores and measures."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Literal, Self
+
+import numpy as np
+
+from localllm.errors import LocalLLMError, RequestError
+from localllm.sampling import SamplingParameters
+
+from .completion import Completion, collect
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    import numpy.typing as npt
+
+    from localllm.chat_template import ChatTemplate
+    from localllm.engine import Engine
+    from localllm.events import Event
+    from localllm.gguf_io import GGUFFile
+    from localllm.kernels.executor import Device, Executor, LoadProgress, MemoryUse, Mode
+    from localllm.kernels.kv_layout import KVType
+    from localllm.kernels.spec import ModelSpec
+    from localllm.tokenizer import Tokenizer
+
+DEFAULT_CONTEXT = 8192  # tokens, where the model was trained for more
+
+
+class LLM:
+    """A model in memory.
+
+    `model`: a pulled or catalogue name, or the path of a .gguf file (`pull=True` fetches a catalogue model that is not
+    here). `threads` None: as many as measure fastest. `vram` in bytes. `context` in tokens, None: what the model was
+    trained for, at most 8192. `window`/`sinks`: keep only so many tokens (StreamingLLM), so that text never ends.
+    `context_policy`: what happens when the context is full. Use as a context manager, or call `close`.
+    Raises LocalLLMError and its subclasses.
+    """
+
+    def __init__(
+        self,
+        model: str | os.PathLike[str],
+        *,
+        device: Device = "auto",
+        threads: int | None = None,
+        vram: int | None = None,
+        context: int | None = None,
+        kv: KVType = "f16",
+        window: int | None = None,
+        sinks: int | None = None,
+        context_policy: Literal["error", "window"] = "error",
+        mode: Mode | None = None,
+        speculate: str = "auto",
+        parallel: int = 1,
+        pull: bool = False,
+        progress: Callable[[LoadProgress], None] | None = None,
+    ) -> None:
+        from localllm.engine import Engine, EngineOptions
+        from localllm.gguf_io import open_gguf
+        from localllm.kernels.executor import ExecutorOptions
+        from localllm.kernels.registry import open_executor
+        from localllm.models import load_spec
+        from localllm.store import resolve_model
+        from localllm.tokenizer import Tokenizer
+
+        self._closed = False
+        self.path = resolve_model(model, pull=pull).path
+        self._file: GGUFFile = open_gguf(self.path)
+        try:
+            with ThreadPoolExecutor(1) as pool:  # the tokenizer is built while the weights are loaded
+                tokenizer = pool.submit(Tokenizer.from_gguf, self._file)
+                self.spec: ModelSpec = load_spec(self._file, context=context)
+                self.context = context or min(self.spec.context_length, DEFAULT_CONTEXT)
+                options = ExecutorOptions(threads=threads, mode=mode, vram=vram, progress=progress)
+                executor = open_executor(self.spec, device, options)
+                try:
+                    self.tokenizer: Tokenizer = tokenizer.result()
+                    engine_options = EngineOptions(
+                        context=self.context,
+                        kv_type=kv,
+                        window=window,
+                        sinks=sinks,
+                        context_policy=context_policy,
+                        parallel=parallel,
+                    )
+                    self.engine: Engine = Engine(executor, self.tokenizer, engine_options)
+                except BaseException:
+                    executor.close()
+                    raise
+        except BaseException:
+            self._file.close()
+            raise
+        self._executor = executor
+        self._template: ChatTemplate | None = None
+
+    @property
+    def chat_template(self) -> ChatTemplate:
+        """The model's own chat template; RequestError when it has none."""
+        if self._template is None:
+            from localllm.chat_template import ChatTemplate
+
+            self._template = ChatTemplate.from_gguf(self._file, self.tokenizer)
+        return self._template
+
+    @contextmanager
+    def executor(self) -> Iterator[Executor]:
+        """The executor alone, between requests, for measurements; the KV cache starts anew afterwards."""
+        self._check_open()
+        with self.engine.exclusive() as executor:
+            yield executor
+
+    def logits(self, ids: Sequence[int]) -> npt.NDArray[np.float32]:
+        """Logits [len(ids), vocabulary] of a fresh sequence."""
+        from localllm.kernels.single_sequence import logits_of
+
+        self._check_ids(ids)
+        with self.executor() as executor:
+            return logits_of(executor, ids, kv_type="f16")
+
+    def generate(self, prompt: str | Sequence[int], **sampling: Any) -> Completion:
+        """Continue a text or token ids; keywords are the fields of `SamplingParameters`."""
+        return collect(self.stream(prompt, **sampling))
+
+    def stream(self, prompt: str | Sequence[int], **sampling: Any) -> Iterator[Event]:
+        """The same as events; closing the iterator stops the generation."""
+        ids = self.tokenizer.encode_prompt(prompt) if isinstance(prompt, str) else list(prompt)
+        self._check_ids(ids)
+        return self._submit(ids, parameters_of(sampling), sinks=None)
+
+    def chat(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> Completion:
+        """Answer a list of messages (`{"role": ..., "content": ...}`); `tools` and `template_options` as keywords."""
+        return collect(self.stream_chat(messages, **options))
+
+    def stream_chat(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        template_options: Mapping[str, Any] | None = None,
+        **sampling: Any,
+    ) -> Iterator[Event]:
+        """The same as events. When the last message is the assistant's, it is continued."""
+        self._check_open()
+        parameters = parameters_of(sampling)
+        ids = self.encode_chat(messages, tools=tools, template_options=template_options)
+        system = [message for message in messages[:1] if message.get("role") == "system"]
+        sinks = self._common_prefix(ids, system, tools) if system else None
+        return self._submit(ids, parameters, sinks=sinks)
+
+    def encode_chat(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        template_options: Mapping[str, Any] | None = None,
+    ) -> list[int]:
+        """Token ids of a conversation, ready for the answer; text of messages never becomes a control token."""
+        from localllm.chat_template import encode_chat
+
+        if not messages:
+            raise RequestError("there is no message to answer", parameter="messages")
+        begun = messages[-1] if messages[-1].get("role") == "assistant" else None
+        asked = messages if begun is None else messages[:-1]
+        options = dict(template_options or {})
+        ids = encode_chat(self.chat_template, self.tokenizer, asked, tools=tools, add_generation_prompt=True, **options)
+        if begun is not None:
+            ids += self.tokenizer.encode(str(begun.get("content") or ""), add_bos=False)
+        return ids
+
+    def perplexity(self, text: str, context: int = 512) -> float:
+        """exp of the mean negative log-likelihood of the second half of each full chunk of `context` tokens.
+
+        Chunks do not overlap; each starts with BOS where the model adds one; a partial last chunk is dropped. This is
+        the method of the established reference tools, so values are comparable. RequestError for too short a text.
+        """
+        ids = self.tokenizer.encode(text)
+        if len(ids) < context:
+            raise RequestError(f"the text has {len(ids)} tokens, fewer than one chunk of {context}", parameter="text")
+        if not 2 <= context <= self.context:
+            raise RequestError(f"chunks must have 2 to {self.context} tokens, not {context}", parameter="context")
+        from localllm.kernels.single_sequence import logits_of
+
+        losses = []
+        with self.executor() as executor:
+            for start in range(0, len(ids) - context + 1, context):
+                chunk = ids[start : start + context]
+                if self.tokenizer.adds_bos and self.tokenizer.bos_id is not None:
+                    chunk[0] = self.tokenizer.bos_id
+                logits = logits_of(executor, chunk, kv_type="f16")
+                losses.append(_losses(logits[context // 2 : -1], chunk[context // 2 + 1 :]))
+        return float(np.exp(np.mean(np.concatenate(losses))))
+
+    def stream_nll(self, ids: Sequence[int]) -> npt.NDArray[np.float32]:
+        """Negative log-likelihood [len(ids) - 1] of each next token, through the KV policy as in decoding."""
+        self._check_ids(ids)
+        return -self.engine.score(list(ids))
+
+    def memory(self) -> MemoryUse:
+        """Bytes by device and purpose."""
+        self._check_open()
+        return self._executor.memory()
+
+    def describe(self) -> str:
+        """One line for people about what is loaded and where it runs."""
+        self._check_open()
+        return f"{self.spec.name} ({self.spec.architecture}), {self._executor.describe()}, context {self.context}"
+
+    def close(self) -> None:
+        """Free the model; may be called twice."""
+        if not self._closed:
+            self._closed = True
+            self.engine.close()
+            self._executor.close()
+            self._file.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def _submit(self, ids: list[int], parameters: SamplingParameters, *, sinks: int | None) -> Iterator[Event]:
+        from localllm.engine import Request
+
+        self._check_open()
+        generation = self.engine.submit(Request(ids=ids, parameters=parameters, sinks=sinks))
+
+        def events() -> Iterator[Event]:
+            try:
+                yield from generation
+            finally:
+                generation.cancel()
+
+        return events()
+
+    def _common_prefix(
+        self, ids: Sequence[int], system: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None
+    ) -> int:
+        """Tokens that the conversation shares with its system prompt alone: what a window must always keep."""
+        from localllm.chat_template import encode_chat
+
+        try:
+            alone = encode_chat(self.chat_template, self.tokenizer, system, tools=tools, add_generation_prompt=False)
+        except LocalLLMError:
+            return 0  # some templates refuse a conversation without a question
+        shared = 0
+        while shared < min(len(ids), len(alone)) and ids[shared] == alone[shared]:
+            shared += 1
+        return shared
+
+    def _check_ids(self, ids: Sequence[int]) -> None:
+        self._check_open()
+        if not len(ids):
+            raise RequestError("the prompt is empty", parameter="prompt")
+        low, high = min(ids), max(ids)
+        if low < 0 or high >= self.spec.vocabulary_size:
+            wrong = low if low < 0 else high
+            raise RequestError(
+                f"token {wrong} is not in the vocabulary of {self.spec.vocabulary_size}", parameter="prompt"
+            )
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise RequestError("the model was closed")
+
+
+def parameters_of(sampling: Mapping[str, Any]) -> SamplingParameters:
+    """Keywords as SamplingParameters; a single stop string is a list of one. RequestError names an unknown keyword."""
+    known = SamplingParameters.__dataclass_fields__
+    unknown = [name for name in sampling if name not in known]
+    if unknown:
+        raise RequestError(f"there is no sampling parameter {unknown[0]!r}", parameter=unknown[0])
+    parameters = SamplingParameters()
+    changes = dict(sampling)
+    if "stop" in changes:
+        stop = changes["stop"]
+        changes["stop"] = () if stop is None else (stop,) if isinstance(stop, str) else tuple(stop)
+    return replace(parameters, **changes)
+
+
+def _losses(logits: npt.NDArray[np.float32], ids: Sequence[int]) -> npt.NDArray[np.float64]:
+    """Negative log-likelihood of each id under its row of logits."""
+    values = logits.astype(np.float64)
+    best = values.max(axis=1)
+    total = best + np.log(np.exp(values - best[:, None]).sum(axis=1))
+    result: npt.NDArray[np.float64] = total - values[np.arange(len(ids)), np.asarray(ids)]
+    return result
