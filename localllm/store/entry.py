@@ -43,17 +43,9 @@ _OPTION_TYPES: dict[str, dict[str, tuple[type, ...]]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Shard:
-    """One file of a split model."""
-
-    file: str
-    size_bytes: int | None = None
-    sha256: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class CatalogueEntry:
-    """What the catalogue knows about a model. Sizes are bytes of the finished file; all but `source` may be unknown.
+    """What the catalogue knows about a model. `size_bytes` is of the finished file, and binding
+    only beside `sha256`; all but `source` may be unknown.
 
     `members` are files inside the wheels of a `pypi:` source. `gated`: the hub asks to accept a licence first.
     `template` (Jinja text), `context`, `sampling` and `placement` are defaults for running it.
@@ -62,7 +54,6 @@ class CatalogueEntry:
     name: str
     source: Reference
     members: tuple[str, ...] = ()
-    shards: tuple[Shard, ...] = ()
     sha256: str | None = None
     size_bytes: int | None = None
     licence: str | None = None
@@ -77,6 +68,11 @@ class CatalogueEntry:
     template: str | None = None
     sampling: Mapping[str, Scalar] = field(default_factory=dict)
     placement: Mapping[str, Scalar] = field(default_factory=dict)
+
+    @property
+    def pinned(self) -> tuple[int | None, str | None]:
+        """Size and hash that a fetched file must have; (None, None) without a hash."""
+        return (self.size_bytes, self.sha256) if self.sha256 is not None else (None, None)
 
     @property
     def searchable(self) -> str:
@@ -101,7 +97,6 @@ def entry_from_table(name: str, table: dict[str, Any], origin: Path) -> Catalogu
         name=name,
         source=source,
         members=reader.texts("members"),
-        shards=tuple(_read_shard(reader, item) for item in reader.tables("shards")),
         sha256=reader.sha256("sha256", table.get("sha256")),
         size_bytes=reader.positive("size_bytes"),
         licence=reader.text("licence"),
@@ -135,15 +130,6 @@ def _read_source(reader: _TableReader) -> Reference:
     return reference
 
 
-def _read_shard(reader: _TableReader, table: dict[str, Any]) -> Shard:
-    file, size = table.get("file"), table.get("size_bytes")
-    known = ("file", "size_bytes", "sha256")
-    good = isinstance(file, str) and (size is None or (type(size) is int and size > 0)) and set(table) <= set(known)
-    if not good or not isinstance(file, str):
-        raise reader.error("shards", "each needs `file`, and may have `size_bytes` and `sha256`")
-    return Shard(file, size, reader.sha256("shards.sha256", table.get("sha256")))
-
-
 class _TableReader:
     """Typed reads of one table."""
 
@@ -167,12 +153,6 @@ class _TableReader:
         if not isinstance(value, list) or not all(isinstance(item, str) and item for item in value):
             raise self.error(key, "must be a list of texts")
         return tuple(value)
-
-    def tables(self, key: str) -> list[dict[str, Any]]:
-        value = self._table.get(key, [])
-        if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
-            raise self.error(key, "must be a list of tables")
-        return value
 
     def positive(self, key: str) -> int | None:
         value = self._table.get(key)

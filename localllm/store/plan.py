@@ -11,6 +11,8 @@ from .transfer import RemoteFile
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from .reference import HubReference
+
 
 @dataclass(frozen=True, slots=True)
 class Piece:
@@ -56,7 +58,10 @@ class PlannedFile:
 
 @dataclass(frozen=True, slots=True)
 class PullPlan:
-    """A model to fetch under `name`; `source` is what to show and record, `hash_origin` who published the hashes."""
+    """A model to fetch under `name`; `source` is what to show and record, `hash_origin` who published the hashes.
+
+    `hub` is the repository, for explaining refusals.
+    """
 
     name: str
     source: str
@@ -65,6 +70,7 @@ class PullPlan:
     licence_url: str | None = None
     notes: tuple[str, ...] = ()
     hash_origin: str = "catalogue"
+    hub: HubReference | None = None
 
     @property
     def size_bytes(self) -> int | None:

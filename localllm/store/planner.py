@@ -9,6 +9,7 @@ from localllm.errors import ConfigurationError, ModelNotFoundError
 from .catalogue import load_catalogue
 from .names import check_name
 from .reference import FileReference, PackageReference, UrlReference, parse_reference
+from .sources.hub import plan_hub
 from .sources.packages import plan_packages
 from .sources.url import plan_url
 from .text import nearest_hint, printable
@@ -61,4 +62,4 @@ def _plan_reference(client: Client, reference: Reference, name: str | None, entr
             f"{reference.path} is a file on this computer",
             hint="give its path where a model is asked for, or copy it into the store with `localllm import`",
         )
-    raise ConfigurationError(f"{reference}: pulling from the hub is not supported")
+    return plan_hub(client, reference, name, entry)

@@ -14,8 +14,10 @@ from .disk import make_folder, storage_error
 from .events import Note, Phase, PullFinished, PullPlanned, ignore
 from .manifest import Manifest
 from .planner import make_plan
+from .sources.hub import explain_refusal
 from .staging import stage
 from .transfer import Client
+from .transfer.client import HttpStatusError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -55,7 +57,12 @@ def execute(client: Client, store: Store, plan: PullPlan, report: Report = ignor
         for key in sorted(file.key for file in plan.files):  # in one order, so that two pulls cannot block each other
             locks.enter_context(store.locked(key, lambda: report(waiting)))
         for file in plan.files:
-            done = stage(client, store, plan, file, report)
+            try:
+                done = stage(client, store, plan, file, report)
+            except HttpStatusError as error:
+                if plan.hub is None:
+                    raise
+                raise explain_refusal(client, plan.hub, error) from error
             staged.append(done.item)
             fetched_bytes += done.fetched_bytes
         if len(staged) > 1:

@@ -11,9 +11,10 @@ from localllm.errors import ModelNotFoundError
 
 from .catalogue import load_catalogue
 from .events import ignore
+from .foreign import find_foreign, find_in_hub_cache
 from .planner import unknown_name
 from .pull import pull_into
-from .reference import FileReference, parse_reference
+from .reference import FileReference, HubReference, parse_reference
 from .text import format_bytes, printable
 
 if TYPE_CHECKING:
@@ -51,9 +52,12 @@ def resolve_in(
         if not path.exists():
             raise ModelNotFoundError(f"there is no file {printable(text, 300)}", hint="see `localllm list` for models")
         return ResolvedModel(path.stem, path)
+    foreign = find_in_hub_cache(reference) if isinstance(reference, HubReference) else find_foreign(text)
     catalogue = load_catalogue(store.paths)
     entry = catalogue.find(text) if reference is None else None
     manifest = store.find(text)
+    if manifest is None and foreign is not None:
+        return ResolvedModel(foreign.name, foreign.path)
     if manifest is None and entry is not None:
         manifest = store.find(entry.name)
     if manifest is None and reference is None and entry is None:

@@ -36,9 +36,8 @@ def plan_packages(
     file_name = safe_file_name(members[0]) if members else f"{safe_file_name(reference.packages[0][0])}.gguf"
     if len(pieces) > 1:
         file_name = file_name.partition(".gguf")[0] + ".gguf"
-    planned = PlannedFile(
-        file_name, tuple(pieces), entry.size_bytes if entry else None, entry.sha256 if entry else None
-    )
+    size, sha256 = entry.pinned if entry is not None else (None, None)
+    planned = PlannedFile(file_name, tuple(pieces), size, sha256)
     licence = entry.licence if entry else None
     return PullPlan(name, str(reference), (planned,), licence, entry.licence_url if entry else None)
 

@@ -19,8 +19,8 @@ def plan_url(reference: UrlReference, name: str | None, entry: CatalogueEntry | 
     """One file to fetch; its name without `.gguf` names the model unless `name` does."""
     url, credentials = split_credentials(reference.url)
     file_name = safe_file_name(unquote(urlsplit(url).path))
-    sha256 = reference.sha256 or (entry.sha256 if entry else None)
-    size = entry.size_bytes if entry else None
+    size, pinned = entry.pinned if entry is not None else (None, None)
+    sha256 = reference.sha256 or pinned
     remote = RemoteFile(url, file_name, size, sha256, credentials)
     planned = PlannedFile(file_name, (Piece(remote),), size, sha256)
     stem = file_name.removesuffix(".gguf").removesuffix(".GGUF").strip("._-@+") or "model"
