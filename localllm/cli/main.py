@@ -17,6 +17,15 @@ if TYPE_CHECKING:
 # command -> (module, attribute); the order is the order of `localllm --help`
 COMMANDS: dict[str, tuple[str, str]] = {
     "pull": ("localllm.cli.pull", "pull"),
+    "list": ("localllm.cli.list", "list_command"),
+    "show": ("localllm.cli.show", "show"),
+    "search": ("localllm.cli.search", "search"),
+    "rm": ("localllm.cli.rm", "rm"),
+    "import": ("localllm.cli.import_model", "import_command"),
+    "verify": ("localllm.cli.verify", "verify"),
+    "prune": ("localllm.cli.prune", "prune"),
+    "models": ("localllm.cli.models", "models"),
+    "config": ("localllm.cli.config", "config"),
     "run": ("localllm.cli.run", "run"),
     "tokenize": ("localllm.cli.tokenize", "tokenize"),
     "perplexity": ("localllm.cli.perplexity", "perplexity"),

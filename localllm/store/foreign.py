@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from localllm.errors import DownloadError
+
 from .reference import HubReference
 from .sources.quants import ListedFile, choose, variants_of
 
@@ -63,7 +65,7 @@ def find_in_hub_cache(reference: HubReference, environment: Mapping[str, str] | 
     matching = [v for v in variants if reference.file is None or any(f.path == reference.file for f in v.files)]
     if not matching:
         return None
-    with contextlib.suppress(Exception):
+    with contextlib.suppress(DownloadError):
         chosen = choose(matching, reference.quant, reference.file, str(reference))
         return ForeignModel(str(reference), snapshot / chosen.path, chosen.size_bytes or 0, "Hugging Face cache")
     return None
