@@ -16,8 +16,8 @@ from .bits import fields, half_to_float
 if TYPE_CHECKING:
     from .bits import Bytes, Floats, Quants, Unpacked
 
-_IQ4_LEVELS = np.array([-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113], np.int8)
-_FP4_LEVELS = np.array([0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12], np.int8)
+IQ4_LEVELS = np.array([-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113], np.int8)
+FP4_LEVELS = np.array([0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12], np.int8)
 
 
 def _look_up(levels: Quants, packed: Bytes, half_block: int) -> Quants:
@@ -27,27 +27,31 @@ def _look_up(levels: Quants, packed: Bytes, half_block: int) -> Quants:
 
 def unpack_iq4_nl(blocks: Bytes) -> Unpacked:
     """Scale f16, 16 bytes of codes."""
-    return _look_up(_IQ4_LEVELS, blocks[:, 2:], 16), half_to_float(blocks[:, :2]), None
+    return _look_up(IQ4_LEVELS, blocks[:, 2:], 16), half_to_float(blocks[:, :2]), None
 
 
 def unpack_iq4_xs(blocks: Bytes) -> Unpacked:
     """Scale f16, eight 6-bit sub-scales (2 bytes of upper bits, 4 of lower), 128 bytes of codes; groups of 32."""
-    count = len(blocks)
-    low = np.stack((blocks[:, 4:8] & 15, blocks[:, 4:8] >> 4), axis=-1).reshape(count, 8)
-    upper = np.ascontiguousarray(blocks[:, 2:4]).view("<u2") >> np.arange(0, 16, 2, dtype=np.uint16)
-    packed = low | ((upper & 3).astype(np.uint8) << 4)
-    scales = half_to_float(blocks[:, :2]) * (packed.view(np.int8) - np.int8(32))
-    return _look_up(_IQ4_LEVELS, blocks[:, 8:], 16), scales, None
+    scales = half_to_float(blocks[:, :2]) * scales_of_iq4_xs(blocks[:, 2:8])
+    return _look_up(IQ4_LEVELS, blocks[:, 8:], 16), scales, None
+
+
+def scales_of_iq4_xs(packed: Bytes) -> Quants:
+    """Eight signed 6-bit scales from 2 bytes of upper bits and 4 of lower ones: uint8 [n, 6] to int8 [n, 8]."""
+    low = np.stack((packed[:, 2:] & 15, packed[:, 2:] >> 4), axis=-1).reshape(len(packed), 8)
+    upper = np.ascontiguousarray(packed[:, :2]).view("<u2") >> np.arange(0, 16, 2, dtype=np.uint16)
+    scales: Quants = (low | ((upper & 3).astype(np.uint8) << 4)).view(np.int8) - np.int8(32)
+    return scales
 
 
 def unpack_mxfp4(blocks: Bytes) -> Unpacked:
     """One power-of-two exponent byte, 16 bytes of codes."""
-    return _look_up(_FP4_LEVELS, blocks[:, 1:], 16), _half_powers_of_two(blocks[:, :1]), None
+    return _look_up(FP4_LEVELS, blocks[:, 1:], 16), _half_powers_of_two(blocks[:, :1]), None
 
 
 def unpack_nvfp4(blocks: Bytes) -> Unpacked:
     """Four E4M3 scales without sign, 32 bytes of codes; groups of 16."""
-    return _look_up(_FP4_LEVELS, blocks[:, 4:], 8), _half_e4m3(blocks[:, :4]), None
+    return _look_up(FP4_LEVELS, blocks[:, 4:], 8), _half_e4m3(blocks[:, :4]), None
 
 
 def _half_powers_of_two(exponents: Bytes) -> Floats:

@@ -14,7 +14,7 @@ import numpy as np
 from .bits import fields, half_to_float
 
 if TYPE_CHECKING:
-    from .bits import Bytes, Unpacked
+    from .bits import Bytes, Quants, Unpacked
 
 
 def unpack_q2_k(blocks: Bytes) -> Unpacked:
@@ -31,11 +31,17 @@ def unpack_q3_k(blocks: Bytes) -> Unpacked:
     low = fields(blocks[:, 32:96].reshape(2 * count, 32), 2).reshape(count, 256)
     high = fields(blocks[:, :32], 1).reshape(count, 256)
     quants = (low | (high << 2)).view(np.int8) - np.int8(4)  # a set third bit means: 4 is not taken off
-    packed = fields(blocks[:, 96:104], 4).reshape(count, 16) | (fields(blocks[:, 104:108], 2).reshape(count, 16) << 4)
-    return quants, half_to_float(blocks[:, 108:110]) * (packed.view(np.int8) - np.int8(32)), None
+    return quants, half_to_float(blocks[:, 108:110]) * scales_of_q3_k(blocks[:, 96:108]), None
 
 
-def _scales_and_minimums(packed: Bytes) -> tuple[Bytes, Bytes]:
+def scales_of_q3_k(packed: Bytes) -> Quants:
+    """Sixteen signed 6-bit scales from 12 bytes: uint8 [n, 12] to int8 [n, 16]."""
+    count = len(packed)
+    scales = fields(packed[:, :8], 4).reshape(count, 16) | (fields(packed[:, 8:], 2).reshape(count, 16) << 4)
+    return scales.view(np.int8) - np.int8(32)
+
+
+def scales_and_minimums(packed: Bytes) -> tuple[Bytes, Bytes]:
     """Eight 6-bit scales and eight 6-bit minimums from 12 bytes (Q4_K and Q5_K): uint8 [n, 12] to twice [n, 8].
 
     Bytes 0-3 and 4-7 hold the first four of each in their low six bits; bytes 8-11 hold the low nibbles of the last
@@ -50,7 +56,7 @@ def _scales_and_minimums(packed: Bytes) -> tuple[Bytes, Bytes]:
 def unpack_q4_k(blocks: Bytes) -> Unpacked:
     """Two f16, 12 bytes of scales and minimums, 128 bytes of nibbles; groups of 32."""
     count = len(blocks)
-    scales, minimums = _scales_and_minimums(blocks[:, 4:16])
+    scales, minimums = scales_and_minimums(blocks[:, 4:16])
     quants = fields(blocks[:, 16:].reshape(4 * count, 32), 4).reshape(count, 256)
     return quants.view(np.int8), half_to_float(blocks[:, :2]) * scales, -(half_to_float(blocks[:, 2:4]) * minimums)
 
@@ -58,7 +64,7 @@ def unpack_q4_k(blocks: Bytes) -> Unpacked:
 def unpack_q5_k(blocks: Bytes) -> Unpacked:
     """Two f16, 12 bytes of scales and minimums, 32 bytes of fifth bits, 128 bytes of nibbles; groups of 32."""
     count = len(blocks)
-    scales, minimums = _scales_and_minimums(blocks[:, 4:16])
+    scales, minimums = scales_and_minimums(blocks[:, 4:16])
     low = fields(blocks[:, 48:].reshape(4 * count, 32), 4).reshape(count, 256)
     quants = low | (fields(blocks[:, 16:48], 1).reshape(count, 256) << 4)
     return quants.view(np.int8), half_to_float(blocks[:, :2]) * scales, -(half_to_float(blocks[:, 2:4]) * minimums)
