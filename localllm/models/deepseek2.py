@@ -7,13 +7,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from localllm.kernels.spec import FeedForward, Layer, MixtureOfExperts
+from localllm.kernels.spec import Layer
 
 from .parts.decoder import assemble, read_embed, read_head
 from .parts.dimensions import read_dimensions
-from .parts.experts import read_experts
-from .parts.feed_forward import read_feed_forward
 from .parts.latent_attention import read_latent_attention
+from .parts.leading_dense import read_dense_or_experts
 
 if TYPE_CHECKING:
     from localllm.kernels.spec import ModelSpec
@@ -22,25 +21,11 @@ if TYPE_CHECKING:
 
 
 def build(source: Source) -> ModelSpec:
-    """The first `leading_dense_block_count` layers are dense; shared experts are one wider expert."""
+    """Shared experts are one wider expert; the file says how the router scores."""
     sizes = read_dimensions(source)
-    dense_layers = source.integer("leading_dense_block_count", 0, low=0)
     layers = []
     for index in range(sizes.layers):
         attention = read_latent_attention(source, index, sizes)
         norm = source.norm(f"blk.{index}.ffn_norm", sizes.hidden)
-        block: FeedForward | MixtureOfExperts
-        if index < dense_layers:
-            block = read_feed_forward(source, index, sizes.hidden, norm=norm)
-        else:
-            neurons = source.integer("expert_feed_forward_length")
-            shared = None
-            if count := source.integer("expert_shared_count", 0, low=0, high=4096):
-                shared = read_feed_forward(
-                    source, index, sizes.hidden, norm=None, neurons=neurons * count, suffix="_shexp"
-                )
-            block = read_experts(
-                source, index, sizes.hidden, norm=norm, normalise=False, neurons=neurons, shared=shared
-            )
-        layers.append(Layer(attention, block))
+        layers.append(Layer(attention, read_dense_or_experts(source, index, sizes.hidden, norm)))
     return assemble(source, sizes, read_embed(source, sizes), layers, read_head(source, sizes))

@@ -44,7 +44,7 @@ def build(source: Source) -> ModelSpec:
             scale=scale,
             window=window if local else None,
             softcap=source.optional_floating("attn_logit_softcapping"),
-            head_norms=True,
+            head_norms="head",
             post_norm="post_attention_norm",
         )
         feed_forward = read_feed_forward(

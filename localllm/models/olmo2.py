@@ -37,7 +37,7 @@ def build(source: Source) -> ModelSpec:
             unscaled if local else scaled,
             norm=None,
             window=window if local else None,
-            full_norms=True,
+            head_norms="all",
             post_norm="post_attention_norm",
         )
         block = read_feed_forward(source, index, sizes.hidden, norm=None, post_norm="post_ffw_norm")

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 def build(source: Source) -> ModelSpec:
     """Every layer has experts."""
-    return build_plain(source, interleaved=False, full_norms=True, second_block=_block)
+    return build_plain(source, interleaved=False, head_norms="all", second_block=_block)
 
 
 def _block(source: Source, index: int, hidden: int, norm: Norm) -> MixtureOfExperts:

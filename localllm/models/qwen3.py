@@ -14,4 +14,4 @@ if TYPE_CHECKING:
 
 def build(source: Source) -> ModelSpec:
     """The head size is independent of hidden / heads."""
-    return build_plain(source, interleaved=False, head_norms=True)
+    return build_plain(source, interleaved=False, head_norms="head")

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 def build(source: Source) -> ModelSpec:
     """Attention as in Qwen3, every layer with experts."""
-    return build_plain(source, interleaved=False, head_norms=True, second_block=_block)
+    return build_plain(source, interleaved=False, head_norms="head", second_block=_block)
 
 
 def _block(source: Source, index: int, hidden: int, norm: Norm) -> MixtureOfExperts:

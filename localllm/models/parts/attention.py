@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from localllm.gguf_io import GGUFError
 from localllm.kernels.spec import Attention, Linear, Norm
@@ -13,6 +13,10 @@ if TYPE_CHECKING:
 
     from .dimensions import Dimensions
     from .source import Source
+
+
+HeadNorms: TypeAlias = Literal["head", "all", "each"]
+"""Queries and keys are normalised over each head, over all heads together, or over each head with gains of its own."""
 
 
 def read_attention(
@@ -26,21 +30,18 @@ def read_attention(
     window: int | None = None,
     softcap: float | None = None,
     sinks: bool = False,
-    head_norms: bool = False,
-    full_norms: bool = False,
-    post_norm: str | None = None,
+    head_norms: HeadNorms | None = None,
     norm_after_rope: bool = False,
+    layer_norm: bool = False,
+    post_norm: str | None = None,
 ) -> Attention:
     """Grouped-query attention of `layer`.
 
-    `head_norms`: queries and keys are normalised over each head; `full_norms`: over all heads together.
-    `post_norm` names the norm of the block's output. `scale` None means 1 / sqrt(key_dim).
+    `head_norms` are layer norms with `layer_norm`, else RMS norms. `post_norm` names the norm of the block's output.
+    `scale` None means 1 / sqrt(key_dim).
     """
     prefix = f"blk.{layer}"
     query, key, value = read_qkv(source, layer, sizes)
-    query_width = (sizes.key_dim,) if head_norms else (sizes.heads * sizes.key_dim,)
-    key_width = (sizes.key_dim,) if head_norms else (sizes.kv_heads * sizes.key_dim,)
-    normed = head_norms or full_norms
     return Attention(
         norm=norm,
         query=query,
@@ -53,14 +54,23 @@ def read_attention(
         value_dim=sizes.value_dim,
         scale=1 / math.sqrt(sizes.key_dim) if scale is None else scale,
         rope=rope,
-        query_norm=source.norm(f"{prefix}.attn_q_norm", *query_width) if normed else None,
-        key_norm=source.norm(f"{prefix}.attn_k_norm", *key_width) if normed else None,
+        query_norm=_head_norm(source, f"{prefix}.attn_q_norm", sizes.heads, sizes.key_dim, head_norms, layer_norm),
+        key_norm=_head_norm(source, f"{prefix}.attn_k_norm", sizes.kv_heads, sizes.key_dim, head_norms, layer_norm),
         window=window,
         softcap=softcap,
         sinks=source.vector(f"{prefix}.attn_sinks.weight", sizes.heads) if sinks else None,
         post_norm=source.norm(f"{prefix}.{post_norm}", sizes.hidden) if post_norm else None,
         norm_after_rope=norm_after_rope,
     )
+
+
+def _head_norm(
+    source: Source, name: str, heads: int, key_dim: int, kind: HeadNorms | None, layer_norm: bool
+) -> Norm | None:
+    if kind is None:
+        return None
+    shape = {"head": (key_dim,), "all": (heads * key_dim,), "each": (heads, key_dim)}[kind]
+    return source.norm(name, *shape, layer_norm=layer_norm)
 
 
 def read_qkv(source: Source, layer: int, sizes: Dimensions) -> tuple[Linear, Linear, Linear]:

@@ -24,13 +24,19 @@ def read_head(
     scale: float = 1.0,
     softcap: float | None = None,
 ) -> Head:
-    """The final norm and the output matrix: `output.weight`, or the embedding table where the file has none."""
+    """The final norm and the output matrix."""
+    return read_output(source, sizes, source.norm("output_norm", sizes.hidden, layer_norm=layer_norm), scale, softcap)
+
+
+def read_output(
+    source: Source, sizes: Dimensions, norm: Norm, scale: float = 1.0, softcap: float | None = None
+) -> Head:
+    """The output matrix behind `norm`: `output.weight`, or the embedding table where the file has none."""
     if source.has_tensor("output.weight"):
         linear = source.linear("output", sizes.vocabulary, sizes.hidden)
     else:
         table = source.tensor("token_embd.weight", (sizes.vocabulary, sizes.hidden))
         linear = Linear(table, source.optional_vector("output.bias", sizes.vocabulary))
-    norm: Norm | None = source.norm("output_norm", sizes.hidden, layer_norm=layer_norm)
     return Head(norm, linear, scale, softcap)
 
 

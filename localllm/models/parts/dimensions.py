@@ -43,7 +43,7 @@ def read_dimensions(source: Source, layer: int = 0) -> Dimensions:
     return Dimensions(
         vocabulary=_vocabulary(source, hidden),
         hidden=hidden,
-        layers=source.integer("block_count", high=4096),
+        layers=_layers(source),
         heads=heads,
         kv_heads=kv_heads,
         key_dim=key_dim,
@@ -51,6 +51,15 @@ def read_dimensions(source: Source, layer: int = 0) -> Dimensions:
         rope_dimensions=rope_dimensions,
         context=source.integer("context_length", high=1 << 40),
     )
+
+
+def _layers(source: Source) -> int:
+    """Layers of the decoder: the file also counts those that only predict further tokens, which are left out."""
+    count = source.integer("block_count", high=4096)
+    ahead = source.integer("nextn_predict_layers", 0, low=0, high=count - 1)
+    for layer in range(count - ahead, count):
+        source.ignore_prefix(f"blk.{layer}.")
+    return count - ahead
 
 
 def _vocabulary(source: Source, hidden: int) -> int:

@@ -55,7 +55,9 @@ def read_rope(
     elif kind == "yarn":
         frequencies = _yarn(source, frequencies, base, factor)
         if yarn_magnitude:
-            magnitude *= source.floating("rope.scaling.yarn_attn_factor", 1.0) * (1 + 0.1 * math.log(max(factor, 1.0)))
+            growth = 0.1 * math.log(max(factor, 1.0))
+            damping = 1 + source.floating("rope.scaling.yarn_log_multiplier", 0.0, positive=False) * growth
+            magnitude *= source.floating("rope.scaling.yarn_attn_factor", 1.0) * (1 + growth) / max(damping, 1.0)
     if not np.isfinite(frequencies).all():
         raise GGUFError(f"{source.key('rope')}: base {base} and factor {factor} give frequencies that are not finite")
     return Rope(frequencies, interleaved, magnitude)

@@ -95,9 +95,12 @@ class Source:
         return self.file.metadata.string(self.key(name), default)
 
     def activation(self, default: Activation) -> Activation:
-        """The feed-forward nonlinearity: `hidden_activation` where the file has it, else the architecture's own."""
+        """The feed-forward nonlinearity: `hidden_activation` where the file has it, else the architecture's own.
+
+        Models retrained with ReLU rarely say so: PowerInfer's files always are, others are known by their name.
+        """
         if not self.has("hidden_activation"):
-            return default
+            return _retrained(self.file.metadata.string("general.name", ""), self.file.magic, default)
         name = self.string("hidden_activation", "")
         if name not in _ACTIVATIONS:
             raise UnsupportedModelError(
@@ -118,6 +121,10 @@ class Source:
     def ignore(self, name: str) -> None:
         """Say that a tensor is known and not needed."""
         self.unread.discard(name)
+
+    def ignore_prefix(self, prefix: str) -> None:
+        """`ignore`, for all tensors whose name starts so."""
+        self.unread = {name for name in self.unread if not name.startswith(prefix)}
 
     def tensor(self, name: str, shape: tuple[int, ...]) -> Tensor:
         """A tensor of exactly `shape`, of a type that holds weights; GGUFError names what was expected."""
@@ -178,6 +185,16 @@ class Source:
                 f"architecture {self.architecture} has no use for {len(self.unread)} tensors of this file: {some}",
                 hint="The file has a variant of the architecture that is not supported.",
             )
+
+
+def _retrained(name: str, magic: str, default: Activation) -> Activation:
+    """What a model without a stated activation uses, by its published name or PowerInfer's magic."""
+    name = name.lower()
+    if default is Activation.RELU_BOTH or any(known in name for known in ("turbosparse", "bamboo")):
+        return Activation.RELU_BOTH
+    if magic == "PWRI" or any(known in name for known in ("relullama", "relufalcon", "prosparse")):
+        return Activation.RELU
+    return default
 
 
 def _within(key: str, value: int, low: int, high: int) -> int:

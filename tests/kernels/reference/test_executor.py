@@ -22,7 +22,7 @@ from localllm.kernels.step import GroupTables, Output, PageMove, Step, TreeMask
 from localllm.models import load_spec
 
 _DATA = Path(__file__).resolve().parents[2] / "data" / "models"
-_TOKENS = np.random.default_rng(7).integers(3, 280, 80).astype(np.int32)
+_TOKENS = np.random.default_rng(7).integers(3, 64, 80).astype(np.int32)
 
 Logits = npt.NDArray[np.float32]
 
@@ -38,7 +38,7 @@ def llama() -> ModelSpec:
 
 @pytest.fixture(scope="module")
 def windowed() -> ModelSpec:
-    """Five layers with a window of 16 and one without."""
+    """Five layers with a window of 8 and one without."""
     return _spec("gemma3")
 
 
@@ -99,7 +99,7 @@ def test_pages_that_left_the_native_window_can_be_dropped(windowed: ModelSpec) -
     executor.allocate_kv(pages_for(executor.layout, len(_TOKENS)), "f32")
     executor.forward(simple_step(executor.layout, _TOKENS[:64]))
     step = simple_step(executor.layout, _TOKENS[64:], 64)
-    local = next(i for i, group in enumerate(executor.layout.groups) if group.window == 16)
+    local = next(i for i, group in enumerate(executor.layout.groups) if group.window == 8)
     tables = step.groups[local]
     kept = replace(  # pages 0 to 2 are gone: positions 48 and later are logical index 0 and later
         tables,

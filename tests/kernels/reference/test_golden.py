@@ -31,7 +31,10 @@ def _models() -> list[Path]:
 
 @dataclass(frozen=True, slots=True)
 class Golden:
-    """A model file with its tokens and the exact logits of all of them."""
+    """A model file with its tokens and the exact logits of all of them.
+
+    The logits that travel with the repository are float32, most of them with norms and angles in float32.
+    """
 
     path: Path
     tokens: npt.NDArray[np.int32]
@@ -61,7 +64,7 @@ def test_logits_in_double_precision(golden: Golden) -> None:
     executor.allocate_kv(pages_for(executor.layout, len(golden.tokens)), "f32")
     logits = executor.forward_exact(simple_step(executor.layout, golden.tokens))
     assert logits.dtype == np.float64
-    np.testing.assert_allclose(logits, golden.logits, rtol=1e-7, atol=1e-6)
+    np.testing.assert_allclose(logits, golden.logits, rtol=0, atol=1e-6 if golden.logits.dtype == np.float64 else 2e-5)
 
 
 def test_half_precision_cache_costs_little(golden: Golden) -> None:
@@ -72,4 +75,4 @@ def test_half_precision_cache_costs_little(golden: Golden) -> None:
 
 
 def test_all_files_of_the_repository_are_here() -> None:
-    assert len(list(_OWN.glob("*.gguf"))) >= 5
+    assert len(list(_OWN.glob("*.gguf"))) >= 60

@@ -1,0 +1,24 @@
+"""MiniMax M2: sigmoid router with a selection bias, queries and keys normalised over all heads."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from localllm.kernels.spec import Gating
+
+from .parts.experts import read_experts
+from .parts.plain import build_plain
+
+if TYPE_CHECKING:
+    from localllm.kernels.spec import MixtureOfExperts, ModelSpec, Norm
+
+    from .parts.source import Source
+
+
+def build(source: Source) -> ModelSpec:
+    """A part of each head is rotated; every layer has experts."""
+    return build_plain(source, interleaved=False, head_norms="all", second_block=_block)
+
+
+def _block(source: Source, index: int, hidden: int, norm: Norm) -> MixtureOfExperts:
+    return read_experts(source, index, hidden, norm=norm, gating=Gating.SIGMOID, normalise=True)

@@ -1,0 +1,17 @@
+"""Orion: as Llama, with layer norms. https://arxiv.org/abs/2401.12246"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from .parts.plain import build_plain
+
+if TYPE_CHECKING:
+    from localllm.kernels.spec import ModelSpec
+
+    from .parts.source import Source
+
+
+def build(source: Source) -> ModelSpec:
+    """Rope over half-split pairs."""
+    return build_plain(source, interleaved=False, layer_norm=True)

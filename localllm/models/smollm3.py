@@ -1,0 +1,17 @@
+"""SmolLM3: every fourth layer is not rotated. https://huggingface.co/blog/smollm3"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from .parts.plain import build_plain
+
+if TYPE_CHECKING:
+    from localllm.kernels.spec import ModelSpec
+
+    from .parts.source import Source
+
+
+def build(source: Source) -> ModelSpec:
+    """Otherwise as Llama."""
+    return build_plain(source, interleaved=True, unrotated_period=4)
