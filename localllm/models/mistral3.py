@@ -1,4 +1,4 @@
-"""Ministral 3 and Mistral Small 4: as Llama with yarn. https://mistral.ai/news/mistral-3"""
+"""Ministral 3: as Llama with yarn. https://mistral.ai/news/mistral-3"""
 
 from __future__ import annotations
 

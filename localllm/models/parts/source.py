@@ -179,10 +179,11 @@ class Source:
 
     def finish(self) -> None:
         """Every tensor has been read: one without a meaning would make the answer silently wrong."""
-        if self.unread:
-            some = ", ".join(sorted(self.unread)[:5])
+        unread = sorted(name for name in self.unread if ".attn_rot_embd." not in name)  # angles: the metadata has them
+        if unread:
             raise UnsupportedModelError(
-                f"architecture {self.architecture} has no use for {len(self.unread)} tensors of this file: {some}",
+                f"architecture {self.architecture} has no use for {len(unread)} tensors of this file: "
+                f"{', '.join(unread[:5])}",
                 hint="The file has a variant of the architecture that is not supported.",
             )
 
