@@ -1,0 +1,39 @@
+"""How many pages a cache needs: the numbers that the planner shows and the executor allocates."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from localllm.kernels.kv_layout import PAGE_SIZE
+
+from .cache import PoolSizes
+from .native_window import NativeWindowPolicy
+
+if TYPE_CHECKING:
+    from localllm.kernels.kv_layout import KVLayout, KVType
+
+    from .policy import Policy
+
+SEAL_TOKENS = 128  # recent tokens stay in full precision until this many can be quantised at once
+QUANTISED: frozenset[KVType] = frozenset({"q8", "q4", "q2"})
+
+
+def pool_sizes(
+    layout: KVLayout, policy: Policy, kv_type: KVType, *, parallel: int, step_rows: int, most_sinks: int = 0
+) -> PoolSizes:
+    """Pages per group for `parallel` sequences at their longest, while a step adds at most `step_rows` rows to one.
+
+    `most_sinks`: tokens that stay in full precision in a quantised cache, per sequence (at least one page).
+    """
+    seal = SEAL_TOKENS if kv_type in QUANTISED else 0
+    peak = policy.peak_tokens(1)
+    main, staging = [], []
+    for group in layout.groups:
+        window = group.window
+        deciding = policy if window is None or window >= peak else NativeWindowPolicy(window)
+        copy_source = 1  # a page is held until its copy is made
+        pages = -(-deciding.peak_tokens(min(step_rows, peak)) // PAGE_SIZE) + copy_source
+        main.append(parallel * pages)
+        recent = 2 * seal // PAGE_SIZE + 1  # while pages are sealed, the next ones are written already
+        staging.append(parallel * (max(1, -(-most_sinks // PAGE_SIZE)) + recent))
+    return PoolSizes(tuple(main), tuple(staging) if seal else (), seal)
