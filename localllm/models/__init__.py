@@ -41,6 +41,7 @@ ARCHITECTURES = (
     "internlm2",
     "llama",
     "minicpm",
+    "minicpm3",
     "minimax-m2",
     "mistral3",
     "nemotron",

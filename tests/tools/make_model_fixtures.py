@@ -101,7 +101,7 @@ def build_model(family: Family, seed: int) -> Any:
             values = (values * 0.2).astype(np.float32).astype(np.float64)
         else:
             embeds = "embed" in name or "wte" in name
-            scale = 3.0 if name.startswith("lm_head") else 1.0
+            scale = family.head_gain if name.startswith("lm_head") else 1.0
             if not embeds:
                 scale /= shape[-2 if is_transposed(family, name) else -1] ** 0.5
             elif config.tie_word_embeddings:
@@ -169,7 +169,9 @@ def converted(family: Family, model: Any) -> dict[str, Values]:
                 names = [f"blk.{layer_index}.attn_{letter}.{kind}" for letter in "qkv"]
                 if names[0] in found:
                     found[f"blk.{layer_index}.attn_qkv.{kind}"] = np.concatenate([found.pop(name) for name in names])
-    for base in {name.rpartition(".")[0] for name in found if name.count(".") == 4}:  # one tensor a head: stack them
+    for base in sorted(
+        {name.rpartition(".")[0] for name in found if name.count(".") == 4}
+    ):  # one tensor a head: stack them
         heads = sorted(name for name in found if name.startswith(base))
         found[base] = np.concatenate([found.pop(name) for name in heads])
     if family.transposed_down:

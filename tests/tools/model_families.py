@@ -22,6 +22,7 @@ class Family:
     fuse_qkv: bool = False
     transposed_down: bool = False  # PowerInfer's file: a row a neuron, a predictor, the magic PWRI
     double_relu: bool = False
+    head_gain: float = 3.0  # deviation of the logits, where the output matrix is not the embedding table
 
     @property
     def head_dim(self) -> int:
@@ -47,6 +48,29 @@ WIDE = {"head_dim": 16}  # heads wider than hidden / heads, where the configurat
 GPT = {"n_embd": HIDDEN, "n_layer": 2, "n_head": HEADS, "max_position_embeddings": 64, "n_inner": NEURONS}
 POST_NORMS = {"post_attention_layernorm": "post_attention_norm"}
 
+QWEN3_MOE = {
+    **WIDE,
+    "num_experts": EXPERTS,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 32,
+    "norm_topk_prob": True,
+}
+LATENT_OPTIONS = {
+    "q_lora_rank": 32,
+    "num_key_value_heads": HEADS,
+    "kv_lora_rank": 32,
+    "qk_nope_head_dim": 16,
+    "qk_rope_head_dim": 8,
+    "v_head_dim": 8,
+}
+LATENT = {
+    "attention.head_count_kv": HEADS,
+    "attention.q_lora_rank": 32,
+    "attention.kv_lora_rank": 32,
+    "attention.key_length": 24,
+    "attention.value_length": 8,
+    "rope.dimension_count": 8,
+}
 GEMMA = {
     "post_attention_layernorm": "post_attention_norm",
     "pre_feedforward_layernorm": "ffn_norm",
@@ -78,18 +102,8 @@ FAMILIES = {
     ),
     "qwen3": Family("qwen3", "Qwen3Config", {**WIDE}),
     "qwen3vl": Family("qwen3vl", "Qwen3Config", {**WIDE}),
-    "qwen3moe": Family(
-        "qwen3moe",
-        "Qwen3MoeConfig",
-        {**WIDE, "num_experts": EXPERTS, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "norm_topk_prob": True},
-        {"expert_feed_forward_length": 32, **MOE},
-    ),
-    "qwen3vlmoe": Family(
-        "qwen3vlmoe",
-        "Qwen3MoeConfig",
-        {**WIDE, "num_experts": EXPERTS, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "norm_topk_prob": True},
-        {"expert_feed_forward_length": 32, **MOE},
-    ),
+    "qwen3moe": Family("qwen3moe", "Qwen3MoeConfig", QWEN3_MOE, {"expert_feed_forward_length": 32, **MOE}),
+    "qwen3vlmoe": Family("qwen3vlmoe", "Qwen3MoeConfig", QWEN3_MOE, {"expert_feed_forward_length": 32, **MOE}),
     "olmoe": Family(
         "olmoe",
         "OlmoeConfig",
@@ -150,29 +164,8 @@ FAMILIES = {
     "deepseek2": Family(
         "deepseek2",
         "DeepseekV3Config",
-        {
-            "q_lora_rank": 32,
-            "num_key_value_heads": HEADS,
-            "kv_lora_rank": 32,
-            "qk_nope_head_dim": 16,
-            "qk_rope_head_dim": 8,
-            "v_head_dim": 8,
-            "routed_scaling_factor": 1.5,
-            "norm_topk_prob": True,
-            **SMALL_OPTIONS,
-        },
-        {
-            "attention.head_count_kv": 1,
-            "attention.q_lora_rank": 32,
-            "attention.kv_lora_rank": 32,
-            "attention.key_length": 24,
-            "attention.value_length": 8,
-            "rope.dimension_count": 8,
-            "expert_weights_scale": 1.5,
-            "expert_weights_norm": True,
-            "expert_gating_func": 2,
-            **SMALL_MOE,
-        },
+        {**LATENT_OPTIONS, "routed_scaling_factor": 1.5, "norm_topk_prob": True, **SMALL_OPTIONS},
+        {**LATENT, "expert_weights_scale": 1.5, "expert_weights_norm": True, "expert_gating_func": 2, **SMALL_MOE},
     ),
     "gemma": Family("gemma", "GemmaConfig", {"head_dim": 16}, shift=1.0),
     "command_r": Family("command-r", "CohereConfig", {"logit_scale": 0.25}, {"logit_scale": 0.25}),
@@ -349,6 +342,13 @@ FAMILIES = {
     "internlm2": Family("internlm2", "LlamaConfig", interleave=True),
     "xverse": Family("xverse", "LlamaConfig", interleave=True),
     "baichuan": Family("baichuan", "LlamaConfig", interleave=True),
+    "minicpm3": Family(
+        "minicpm3",
+        "MiniCPM3Config",
+        {**LATENT_OPTIONS, "scale_emb": 12, "scale_depth": 1.4, "dim_model_base": 256, "tie_word_embeddings": False},
+        LATENT,
+        head_gain=0.4,
+    ),
     "minicpm": Family(
         "minicpm",
         "GraniteConfig",
@@ -359,6 +359,7 @@ FAMILIES = {
             "attention_multiplier": 8**-0.5,
         },
         interleave=True,
+        head_gain=0.4,
     ),
     "orion": Family("orion", "StableLmConfig", {"partial_rotary_factor": 1.0}),
     "qwen": Family(

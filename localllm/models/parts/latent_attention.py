@@ -18,13 +18,15 @@ if TYPE_CHECKING:
     from .source import Source
 
 
-def read_latent_attention(source: Source, layer: int, sizes: Dimensions) -> LatentAttention:
+def read_latent_attention(
+    source: Source, layer: int, sizes: Dimensions, *, interleaved: bool = True
+) -> LatentAttention:
     """Attention of `layer`; yarn stretches the attention scale by its log multiplier instead of cos and sin."""
     prefix = f"blk.{layer}"
     rank = source.integer("attention.kv_lora_rank")
     key_dim = source.integer("attention.key_length_mla", sizes.key_dim, high=8192)
     value_dim = source.integer("attention.value_length_mla", sizes.value_dim, high=8192)
-    rope = read_rope(source, sizes.rope_dimensions, interleaved=True, yarn_magnitude=False)
+    rope = read_rope(source, sizes.rope_dimensions, interleaved=interleaved, yarn_magnitude=False)
     nope_dim = key_dim - sizes.rope_dimensions
     if rope is None or nope_dim <= 0:
         raise GGUFError(
