@@ -182,7 +182,6 @@ def test_a_refusal_is_the_templates_own_text() -> None:
         (["system: s", "user: a", "user: b", "assistant: c"], "<user>s\n\na\n\nb</><assistant>c</>", 2),
         (["user: a", "assistant: b", "system: s", "user: c"], "<user>a</><assistant>b</><user>s\n\nc</>", 1),
         (["system: s"], "<user>s</>", 1),
-        (["user: a", "system: s"], "<user>a\n\ns</>", 2),
     ],
 )
 def test_strict_templates_get_what_they_can_take(turns: list[str], text: str, notes: int) -> None:
