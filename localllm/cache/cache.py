@@ -6,6 +6,7 @@ once the step's logits were found sane. `release` at the end. What a row sees is
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -169,6 +170,14 @@ class KVCache:
             room = min(room, self._seal_tokens - sequence.length % self._seal_tokens)
         return room
 
+    def fits(self, sequence: CachedSequence, length: int) -> bool:
+        """Whether pages for `length` tokens are available now, beside those that the sequence has."""
+        for group, table in zip(self.groups, sequence.tables, strict=True):
+            most = min(length, group.policy.peak_tokens(length))
+            if group.writable.available < -(-most // PAGE_SIZE) - table.count:
+                return False
+        return True
+
     def reserve(self, sequence: CachedSequence, rows: int) -> bool:
         """Pages for `rows` (at most `room`) more rows; False, with nothing taken, when there are too few."""
         self._drop(sequence)
@@ -294,11 +303,17 @@ class KVCache:
         return self._parked.sequences
 
     def usage(self) -> CacheUsage:
-        """What the pools hold now."""
+        """What the pools hold now; pages of parked sequences count as cached, for they are given up when needed."""
         pools = [pool for group in self.groups for pool in (group.main, group.staging)]
-        return CacheUsage(
-            sum(pool.size for pool in pools), sum(pool.held for pool in pools), sum(pool.cached for pool in pools)
+        held, cached = sum(pool.held for pool in pools), sum(pool.cached for pool in pools)
+        parked = Counter(
+            (index, entry)
+            for sequence in self._parked.sequences
+            for index, table in enumerate(sequence.tables)
+            for entry in table.entries.tolist()
         )
+        spare = sum(self.groups[index].holders(entry) == count for (index, entry), count in parked.items())
+        return CacheUsage(sum(pool.size for pool in pools), held - spare, cached + spare)
 
     def clear(self) -> None:
         """Forget every prefix and parked sequence."""

@@ -1,0 +1,21 @@
+"""Runs requests: one thread owns the executor, and every step carries rows of all of them."""
+
+from .engine import Engine, EngineUsage
+from .generation import ContextState, Generation
+from .hooks import Constraint, Drafter, RowReader
+from .options import EngineOptions
+from .readers import NextTokenLogprobs
+from .request import Request
+
+__all__ = [
+    "Constraint",
+    "ContextState",
+    "Drafter",
+    "Engine",
+    "EngineOptions",
+    "EngineUsage",
+    "Generation",
+    "NextTokenLogprobs",
+    "Request",
+    "RowReader",
+]

@@ -1,0 +1,46 @@
+"""What may be plugged into a request: grammars, guessers and readers of raw outputs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy as np
+    import numpy.typing as npt
+
+    from localllm.kernels.step import Output
+
+
+class Constraint(Protocol):
+    """A grammar that one sequence must follow. A LocalLLMError raised here ends that request."""
+
+    def allowed(self) -> npt.NDArray[np.bool_] | None:
+        """[vocabulary] tokens that may come next; None: all."""
+
+    def accept(self, token: int) -> None:
+        """This token was chosen."""
+
+    def complete(self) -> bool:
+        """Whether nothing more can follow; the answer then ends."""
+
+
+class Drafter(Protocol):
+    """Guesses the next tokens of one sequence. Guesses change how fast an answer comes, never what it says."""
+
+    def draft(self, tokens: Sequence[int], most: int) -> Sequence[int]:
+        """At most `most` guesses for what follows `tokens`; none where it does not pay."""
+
+    def judge(self, drafted: int, accepted: int) -> None:
+        """How many of the last guesses were right."""
+
+
+class RowReader(Protocol):
+    """Takes the outputs of a prompt's rows, on the engine's thread. After a preemption rows may come a second time."""
+
+    output: Output
+    first: int  # the first position whose output is wanted
+
+    def read(self, position: int, rows: npt.NDArray[np.float32]) -> None:
+        """`rows` [R, vocabulary or hidden] are the outputs at `position`, position + 1, ...; copy what you keep."""

@@ -1,0 +1,68 @@
+"""How an engine runs: context, cache, and how many requests at a time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from localllm.cache import POLICIES, Policy
+from localllm.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from localllm.cache import ContextPolicy, PoolSizes
+    from localllm.kernels.kv_layout import KVType
+    from localllm.kernels.spec import ModelSpec
+
+    from .hooks import Drafter
+
+
+@dataclass(frozen=True, slots=True)
+class EngineOptions:
+    """`context` in tokens, prompt and answer together. A `window` (tokens, `sinks` included) slides instead of ending;
+    `context_policy` "window" without one slides over the whole context. `sinks` None: each request's system prompt.
+
+    `parallel`: sequences that run at the same time; more wait. `most_tokens` ends an answer for which no limit was
+    asked. `pool` replaces the planned page pools (tests). `prefix_cache` False computes every prompt anew.
+    `drafter` makes the guesser of each sequence, for speculation.
+    """
+
+    context: int
+    kv_type: KVType = "f16"
+    window: int | None = None
+    sinks: int | None = None
+    context_policy: ContextPolicy = "error"
+    parallel: int = 1
+    most_tokens: int = 2**20
+    prefix_cache: bool = True
+    pool: PoolSizes | None = None
+    drafter: Callable[[], Drafter] | None = None
+
+    def __post_init__(self) -> None:
+        for name, value in (("context", self.context), ("parallel", self.parallel), ("window", self.window)):
+            if value is not None and value < 1:
+                raise ConfigurationError(f"{name} must be 1 or more, not {value}")
+
+    @property
+    def slides(self) -> bool:
+        """Whether old tokens are dropped when the context is full."""
+        return self.window is not None or self.context_policy == "window"
+
+    def policy(self, spec: ModelSpec) -> Policy:
+        """The KV policy for a model; ConfigurationError for one that cannot work."""
+        positions = spec.embed.positions
+        if positions is not None:
+            most = positions.rows - spec.embed.position_offset
+            if self.slides:
+                raise ConfigurationError(f"{spec.architecture} models know {most} positions only; no window can slide")
+            if self.context > most:
+                raise ConfigurationError(f"the context of {self.context} is above the {most} positions of this model")
+        if not self.slides:
+            return POLICIES["error"](self.context, None)
+        window = self.window or self.context
+        if window > spec.context_length:
+            raise ConfigurationError(
+                f"a window of {window} tokens is more than the {spec.context_length} that the model was trained for"
+            )
+        return POLICIES["window"](window, self.sinks)

@@ -1,0 +1,189 @@
+"""Runs steps: rows to the executor, logits to samplers, tokens to texts. A bad row fails its own request only."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from localllm.cache import build_step
+from localllm.errors import ExecutionError, LocalLLMError, OutOfMemoryError
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from localllm.cache import KVCache
+    from localllm.kernels.executor import Executor
+    from localllm.kernels.step import Output
+
+    from .budget import StepBudget
+    from .job import Job
+    from .scheduler import Planned, Scheduler
+
+
+class Runner:
+    """One engine's steps. `context`: what callers are told that a sequence has room for."""
+
+    def __init__(
+        self,
+        executor: Executor,
+        cache: KVCache,
+        scheduler: Scheduler,
+        budget: StepBudget,
+        *,
+        vocabulary_size: int,
+        context: int,
+    ) -> None:
+        self._executor = executor
+        self._cache = cache
+        self._scheduler = scheduler
+        self._budget = budget
+        self._vocabulary_size = vocabulary_size
+        self._context = context
+        self.steps = 0
+        self.rows = 0
+
+    def step(self) -> None:
+        """Run what the scheduler plans; does nothing when nothing can run."""
+        self._scheduler.admit()
+        planned, output = self._scheduler.plan()
+        while self._scheduler.stuck:
+            self.fail(self._scheduler.stuck.pop(), ExecutionError("the KV cache has too few pages for this request"))
+        if not planned:
+            return
+        started = time.perf_counter()
+        try:
+            outputs = self._executor.forward(build_step(self._cache, [item.rows for item in planned], output))
+        except OutOfMemoryError as error:
+            for item in planned:
+                self.fail(item.job, error)
+            return
+        answering = [item.job.answering for item in planned]
+        self._observe(planned, answering, time.perf_counter() - started)
+        at = 0
+        for item in planned:
+            end = at + item.rows.outputs
+            try:
+                self._deliver(item, outputs[at:end], output)
+            except LocalLLMError as error:
+                self.fail(item.job, error)
+            at = end
+
+    def _observe(self, planned: list[Planned], answering: list[bool], seconds: float) -> None:
+        counts = [len(item.rows.tokens) for item in planned]
+        decode = sum(count for count, answers in zip(counts, answering, strict=True) if answers)
+        self._budget.observe(decode, sum(counts) - decode, seconds)
+        self.steps += 1
+        self.rows += sum(counts)
+
+    def _deliver(self, item: Planned, rows: npt.NDArray[np.float32], output: Output) -> None:
+        job, kv = item.job, item.rows.sequence
+        count = len(item.rows.tokens)
+        prompt_rows = count - len(item.drafts)
+        reads = job.request.reader is not None and job.text.count == 0
+        if reads or prompt_rows < job.pending:  # the sampler looks at the others
+            _check(rows)
+        if job.request.reader is not None and reads:
+            job.request.reader.read(kv.length + count - len(rows), rows)
+        job.report(min(kv.length + count, job.prompt_length))
+        if prompt_rows < job.pending:
+            self._commit(job, count)
+            return
+        if job.text.left <= 0:
+            self._commit(job, count)
+            self.end(job)
+            return
+        sampled = self._sample(job, rows[-1 - len(item.drafts) :], item.drafts)
+        self._commit(job, prompt_rows - 1 + sampled)
+        siblings, job.siblings = job.siblings, []
+        for sibling in siblings:
+            self._begin_sibling(job, sibling, rows[-1])
+        if job.text.finished is not None:
+            self.end(job)
+
+    def _commit(self, job: Job, rows: int) -> None:
+        if job.kv is not None:
+            self._cache.commit(job.kv, rows)
+            self._cache.publish(job.kv)
+            job.note_context(self._context)
+
+    def _sample(self, job: Job, rows: npt.NDArray[np.float32], drafts: tuple[int, ...]) -> int:
+        """Choose a token from each row while the guesses before it were right; returns how many were chosen.
+
+        A guess is right when it is the token that would have been chosen anyway, so guesses never change the text.
+        """
+        for index, row in enumerate(rows):
+            self._choose(job, row)
+            right = index < len(drafts) and job.tokens[-1] == drafts[index]
+            if not right or job.text.finished is not None:
+                break
+        job.judge(drafts, index + right)
+        return index + 1
+
+    def _choose(self, job: Job, row: npt.NDArray[np.float32]) -> None:
+        sample = job.sampler.sample(row[: self._vocabulary_size], job.tokens, job.allowed())
+        job.mark_first()
+        job.tokens.append(sample.token)
+        delta = job.text.push(sample)
+        if job.constraint is not None and job.text.finished is None:
+            job.constraint.accept(sample.token)
+            if job.constraint.complete():
+                rest = job.text.finish("stop")
+                if delta is not None:
+                    job.generation.put(job.index, delta)
+                delta = rest
+        if delta is not None:
+            job.generation.put(job.index, delta)
+
+    def _begin_sibling(self, parent: Job, sibling: Job, row: npt.NDArray[np.float32]) -> None:
+        """Another answer to the same prompt: it shares the prompt's pages, or waits for a slot."""
+        if not self._scheduler.has_slot or parent.kv is None:
+            self._scheduler.waiting.push(sibling)
+            return
+        kv = self._cache.fork(parent.kv)
+        del kv.tokens[parent.prompt_length :]
+        self._scheduler.run(sibling, kv)
+        try:
+            self._choose(sibling, row)
+        except LocalLLMError as error:
+            self.fail(sibling, error)
+            return
+        if sibling.text.finished is not None:
+            self.end(sibling)
+
+    # ---- the end of a job
+
+    def end(self, job: Job) -> None:
+        """It finished by itself."""
+        job.finish(job.text.finished or "length")
+        self._scheduler.drop(job, publish=True)
+
+    def fail(self, job: Job, error: LocalLLMError) -> None:
+        """It and the answers that wait for it fail; nothing of it is kept."""
+        for each in (job, *job.siblings):
+            self._flush(each, "error")
+            each.finish("error", str(error))
+            self._scheduler.drop(each, publish=False)
+        job.siblings = []
+
+    def cancel(self, job: Job, reason: str | None = None) -> None:
+        """The caller, or its deadline, stopped it."""
+        for each in (job, *job.siblings):
+            self._flush(each, "cancelled")
+            each.finish("cancelled", reason)
+            self._scheduler.drop(each, publish=True)
+        job.siblings = []
+
+    @staticmethod
+    def _flush(job: Job, reason: str) -> None:
+        if job.text.finished is None:
+            delta = job.text.finish("error" if reason == "error" else "cancelled")
+            if delta is not None:
+                job.generation.put(job.index, delta)
+
+
+def _check(rows: npt.NDArray[np.float32]) -> None:
+    """Nothing that was computed from NaN or infinity may be kept."""
+    if not np.isfinite(rows[0].max()) or not np.isfinite(rows[-1].max()):
+        raise ExecutionError("the model gave no usable numbers (NaN or infinity) for this request")

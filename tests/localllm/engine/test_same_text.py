@@ -1,0 +1,168 @@
+"""Same seed, same text (bug report 21): cold or warm cache, alone or in a batch, whatever is cut, evicted or redone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from integer_executor import IntegerExecutor
+
+from localllm.cache import PoolSizes
+from localllm.completion import Completion, collect
+from localllm.engine import Engine, Request
+from localllm.errors import RequestError
+from localllm.sampling import SamplingParameters
+from scripts import complete
+
+MakeEngine = Callable[..., Engine]
+PROMPT = np.random.default_rng(5).integers(0, 256, 75).tolist()
+OTHERS = [np.random.default_rng(seed).integers(0, 256, 20 + 30 * seed).tolist() for seed in range(3)]
+SAMPLED: dict[str, Any] = {"max_tokens": 40, "temperature": 0.8, "seed": 42, "logprobs": 3, "ignore_eos": True}
+GREEDY: dict[str, Any] = {"max_tokens": 40, "ignore_eos": True, "logprobs": 1}
+
+
+def essence(completion: Completion) -> tuple[object, ...]:
+    return completion.text, completion.ids, completion.finish_reason, completion.logprobs
+
+
+def alone(make: MakeEngine, prompt: list[int], parameters: dict[str, Any], **options: Any) -> tuple[object, ...]:
+    """The text of a fresh engine that runs nothing else."""
+    windows = options.pop("windows", (None,))
+    return essence(complete(make(IntegerExecutor(windows), **options), prompt, **parameters))
+
+
+@pytest.mark.parametrize("parameters", [SAMPLED, GREEDY])
+@pytest.mark.parametrize("windows", [(None,), (None, 20)])
+@pytest.mark.parametrize("prefix_cache", [True, False])
+def test_three_times_with_other_prompts_between(
+    make_engine: MakeEngine, parameters: dict[str, Any], windows: tuple[int | None, ...], prefix_cache: bool
+) -> None:
+    engine = make_engine(IntegerExecutor(windows), prefix_cache=prefix_cache)
+    expected = alone(make_engine, PROMPT, parameters, windows=windows)
+    for other in OTHERS:
+        completion = complete(engine, PROMPT, **parameters)
+        assert essence(completion) == expected
+        assert (completion.usage.cached_tokens > 0) == (prefix_cache and other is not OTHERS[0])
+        complete(engine, PROMPT[:40] + other, max_tokens=3)
+
+
+@pytest.mark.parametrize("windows", [(None,), (None, 20)])
+def test_beside_others_in_any_batch(make_engine: MakeEngine, windows: tuple[int | None, ...]) -> None:
+    engine = make_engine(IntegerExecutor(windows, max_rows=32), parallel=4)
+    prompts = [PROMPT, *OTHERS, PROMPT[:50], PROMPT]
+    generations = [
+        engine.submit(Request(prompt, SamplingParameters(**{**SAMPLED, "seed": seed})))
+        for seed, prompt in enumerate(prompts)
+    ]
+    for seed, (prompt, generation) in enumerate(zip(prompts, generations, strict=True)):
+        expected = alone(make_engine, prompt, {**SAMPLED, "seed": seed}, windows=windows)
+        assert essence(collect(generation)) == expected
+
+
+def test_when_pages_run_out_and_answers_are_redone(make_engine: MakeEngine) -> None:
+    pages = 11  # two sequences need 8 each in the end
+    engine = make_engine(pool=PoolSizes((pages,)), parallel=3)
+    parameters = {**SAMPLED, "max_tokens": 50}
+    prompts = [PROMPT, OTHERS[1], OTHERS[2]]
+    generations = [engine.submit(Request(prompt, SamplingParameters(**parameters))) for prompt in prompts]
+    for prompt, generation in zip(prompts, generations, strict=True):
+        assert essence(collect(generation)) == alone(make_engine, prompt, parameters)
+
+
+def test_answers_to_one_prompt_are_those_of_their_seeds(make_engine: MakeEngine) -> None:
+    for parallel in (1, 2, 5):
+        executor = IntegerExecutor()
+        engine = make_engine(executor, parallel=parallel)
+        generation = engine.submit(Request(PROMPT, SamplingParameters(**SAMPLED), n=4))
+        events: dict[int, list[Any]] = {index: [] for index in range(4)}
+        for index, event in generation.merged():
+            events[index].append(event)
+        for index in range(4):
+            expected = alone(make_engine, PROMPT, {**SAMPLED, "seed": 42 + index})
+            assert essence(collect(events[index])) == expected
+        rows = sum(len(step.tokens) for step in executor.steps)
+        assert rows <= len(PROMPT) + 4 * 40  # the prompt is computed once
+
+
+@pytest.mark.parametrize("window", [64, 96])
+def test_a_sliding_window_gives_one_text_however_the_prompt_is_cut(make_engine: MakeEngine, window: int) -> None:
+    prompt = np.random.default_rng(9).integers(0, 256, 300).tolist()
+    expected = alone(make_engine, prompt, SAMPLED, window=window, windows=(None, 20))
+    for max_rows in (7, 16, 50):
+        engine = make_engine(IntegerExecutor((None, 20), max_rows=max_rows), window=window, parallel=2)
+        for _ in range(2):
+            both = [engine.submit(Request(ids, SamplingParameters(**SAMPLED))) for ids in (prompt, OTHERS[0])]
+            assert essence(collect(both[0])) == expected
+
+
+def test_the_next_turn_of_an_endless_chat_computes_only_what_is_new(make_engine: MakeEngine) -> None:
+    executor = IntegerExecutor()
+    engine = make_engine(executor, window=64)
+    prompt = np.random.default_rng(9).integers(0, 256, 300).tolist()
+    first = complete(engine, prompt, **SAMPLED)
+    executor.steps.clear()
+    turn = [*prompt, *first.ids, 1, 2, 3]
+    second = complete(engine, turn, **{**SAMPLED, "max_tokens": 1})
+    assert second.usage.cached_tokens == len(turn) - 4  # the last token of an answer has no keys yet
+    assert sum(len(step.tokens) for step in executor.steps) == 4
+    assert essence(second) == alone(make_engine, turn, {**SAMPLED, "max_tokens": 1}, window=64)
+
+
+@pytest.mark.parametrize("seed", [0, 2**63 - 1])
+def test_every_valid_seed_is_one(make_engine: MakeEngine, seed: int) -> None:
+    engine = make_engine()
+    texts = {complete(engine, PROMPT, **{**SAMPLED, "seed": seed}).text for _ in range(2)}
+    assert len(texts) == 1
+    assert texts != {complete(engine, PROMPT, **{**SAMPLED, "seed": seed ^ 1}).text}
+
+
+@pytest.mark.parametrize("seed", [-1, 2**63])
+def test_other_seeds_are_refused(seed: int) -> None:
+    with pytest.raises(RequestError, match="seed"):
+        SamplingParameters(seed=seed)
+
+
+def test_without_a_seed_texts_differ(make_engine: MakeEngine) -> None:
+    engine = make_engine()
+    texts = {complete(engine, PROMPT, **{**SAMPLED, "seed": None}).text for _ in range(4)}
+    assert len(texts) > 1
+
+
+class Oracle:
+    """Guesses right, wrong, or too much, by turns; knows the text in advance."""
+
+    def __init__(self, answer: list[int]) -> None:
+        self.answer, self.judged, self.turn = answer, [0, 0], 0
+
+    def draft(self, tokens: Any, most: int) -> list[int]:
+        self.turn += 1
+        done = len(tokens) - len(PROMPT)
+        guesses = self.answer[done : done + self.turn % 6]
+        if self.turn % 3 == 0 and guesses:
+            guesses[-1] ^= 1
+        return guesses
+
+    def judge(self, drafted: int, accepted: int) -> None:
+        self.judged[0] += drafted
+        self.judged[1] += accepted
+
+
+@settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(temperature=st.sampled_from([0.0, 0.7]), window=st.sampled_from([None, 64]), penalty=st.sampled_from([1.0, 1.3]))
+def test_guesses_change_the_speed_only(
+    make_engine: MakeEngine, temperature: float, window: int | None, penalty: float
+) -> None:
+    parameters = {**SAMPLED, "temperature": temperature, "repetition_penalty": penalty}
+    plain = complete(make_engine(window=window), PROMPT, **parameters)
+    oracle = Oracle(list(plain.ids))
+    executor = IntegerExecutor()
+    engine = make_engine(executor, window=window, drafter=lambda: oracle)
+    guessed = complete(engine, PROMPT, **parameters)
+    assert essence(guessed) == essence(plain)
+    assert [guessed.usage.drafted_tokens, guessed.usage.accepted_tokens] == oracle.judged
+    assert 0 < oracle.judged[1] < oracle.judged[0]
+    assert len(executor.steps) < 35  # of 40 tokens
