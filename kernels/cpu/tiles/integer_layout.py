@@ -16,7 +16,7 @@ from localllm.kernels.cpu.ir_types import F32, F32X16, I32, Offset, Value
 from .dot import WORDS, Codes, emit_sums, sum_scale
 from .layout import Activation, TileLayout
 from .packings import WORD_BYTES, Levels, Packing
-from .scalings import BLOCK, ROWS, Piece, Scales, Scaling
+from .scalings import BLOCK, ROWS, Factors, Piece, Scales, Scaling
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -89,57 +89,55 @@ class IntegerLayout(TileLayout):
         zero = 0 if self.scaling.has_minimum else 1 << (self.packing.bits - 1)
         return quants.view(np.uint8) + np.uint8(zero)
 
-    def emit_dot(self, e: Emitter, tile: Value, blocks: Offset, activations: Sequence[Value]) -> list[Value]:
+    def emit_dots(
+        self, e: Emitter, tiles: Sequence[Value], blocks: Offset, activations: Sequence[Value]
+    ) -> list[list[Value]]:
         """See TileLayout."""
-        scaling, tokens = self.scaling, len(activations)
-        tile, rows = e.pointer(tile), [e.pointer(activation) for activation in activations]
-        zero = e.constant(F32X16, 0.0)
-
-        def one_block(block: Value, header: Sequence[Value], record: Value, sums: list[Value]) -> list[Value]:
-            records = [e.at(row, e.mul(record, RECORD_BYTES)) for row in rows]
-            return self._emit_block(e, scaling.emit(e, header, block), block, records, sums)
+        scaling, codes, tokens = self.scaling, self._codes, len(activations)
+        starts, rows = [e.pointer(tile) for tile in tiles], [e.pointer(activation) for activation in activations]
+        # Without minimums the whole result is scaled at the end. With them the scales are, and where a block has two
+        # groups a minimum is multiplied with what the record holds: the sum of q times -128.
+        factors = Factors()
+        if scaling.has_minimum:
+            factors = Factors(sum_scale(e.isa, codes), 1.0 if codes.groups == 1 else -1.0 / ZERO_POINT)
 
         def super_block(index: Value, sums: list[Value]) -> list[Value]:
-            start = e.at(tile, e.mul(index, self._super_bytes))
-            header, first = scaling.emit_header(e, start), e.mul(index, scaling.super_block)
-            if scaling.super_block == 1:
-                return one_block(start, header, first, sums)
-            return e.loop(
-                scaling.super_block,
-                sums,
-                lambda i, inner: one_block(
-                    e.at(start, e.mul(i, self._block_bytes), scaling.header_bytes), header, e.add(first, i), inner
-                ),
-            )
+            headers = [e.at(start, e.mul(index, self._super_bytes)) for start in starts]
+            shared = [scaling.emit_header(e, header, factors) for header in headers]
+            first = e.mul(index, scaling.super_block)
+
+            def block(i: Offset, inner: list[Value]) -> list[Value]:
+                record = e.mul(e.add(first, i), RECORD_BYTES)
+                records: list[Value] = [e.at(row, record) for row in rows]
+                updated: list[Value] = []
+                for number, (header, values) in enumerate(zip(headers, shared, strict=True)):
+                    at = e.at(header, e.mul(e.integer(i), self._block_bytes), scaling.header_bytes)
+                    scales = scaling.emit(e, values, at, factors)
+                    words = self.packing.emit_words(e, e.at(at, scaling.block_bytes))
+                    integers = emit_sums(e, words, codes, records)
+                    for token in range(tokens):
+                        total = inner[number * tokens + token]
+                        updated.append(_accumulate(e, total, integers[token], scales, records[token]))
+                return updated
+
+            return block(0, sums) if scaling.super_block == 1 else e.loop(scaling.super_block, sums, block)
 
         count = e.div(e.integer(blocks), scaling.super_block)
-        sums = e.loop(count, [zero] * tokens, super_block)
-        if scaling.has_minimum:
-            return sums
-        return [e.mul(total, sum_scale(e.isa, self._codes)) for total in sums]
+        totals = e.loop(count, [e.constant(F32X16, 0.0)] * (len(starts) * tokens), super_block)
+        if not scaling.has_minimum and sum_scale(e.isa, codes) != 1.0:
+            totals = [e.mul(total, sum_scale(e.isa, codes)) for total in totals]
+        return [totals[i * tokens : (i + 1) * tokens] for i in range(len(starts))]
 
-    def _emit_block(
-        self, e: Emitter, scales: Scales, block: Value, records: Sequence[Value], sums: Sequence[Value]
-    ) -> list[Value]:
-        words = self.packing.emit_words(e, e.at(block, self.scaling.block_bytes))
-        integers = emit_sums(e, words, self._codes, records)
-        factors, minimums = list(scales.scales), list(scales.minimums)
-        if minimums:  # without them the whole result is scaled at the end
-            factors = [e.mul(factor, sum_scale(e.isa, self._codes)) for factor in factors]
-        if self.groups == 2:
-            minimums = [e.mul(minimum, -1.0 / ZERO_POINT) for minimum in minimums]
-        results = []
-        for record, groups, total in zip(records, integers, sums, strict=True):
-            floats = [e.convert(group, F32) for group in groups]
-            scale = e.load_splat(F32, ROWS, record, SCALE)
-            if self.groups == 1:
-                for minimum in minimums:
-                    total = e.fma(minimum, e.load_splat(F32, ROWS, record, SCALED_SUM), total)
-                results.append(e.fma(factors[0], e.mul(floats[0], scale), total))
-                continue
-            products = e.fma(factors[1], floats[1], e.mul(factors[0], floats[0]))
-            for minimum, offset in zip(minimums, HALF_OFFSETS, strict=bool(minimums)):
-                offsets = e.convert(e.load_splat(I32, ROWS, record, offset), F32)
-                products = e.fma(minimum, offsets, products)
-            results.append(e.fma(products, scale, total))
-        return results
+
+def _accumulate(e: Emitter, total: Value, integers: Sequence[Value], scales: Scales, record: Value) -> Value:
+    """Add a block's products of one token."""
+    floats = [e.convert(group, F32) for group in integers]
+    scale = e.load_splat(F32, ROWS, record, SCALE)
+    if len(floats) == 1:
+        for minimum in scales.minimums:
+            total = e.fma(minimum, e.load_splat(F32, ROWS, record, SCALED_SUM), total)
+        return e.fma(scales.scales[0], e.mul(floats[0], scale), total)
+    products = e.fma(scales.scales[1], floats[1], e.mul(scales.scales[0], floats[0]))
+    for minimum, offset in zip(scales.minimums, HALF_OFFSETS, strict=bool(scales.minimums)):
+        products = e.fma(minimum, e.convert(e.load_splat(I32, ROWS, record, offset), F32), products)
+    return e.fma(products, scale, total)

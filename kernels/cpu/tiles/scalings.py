@@ -54,6 +54,19 @@ class Scales:
     minimums: Sequence[Value] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class Factors:
+    """Powers of two that scales and minimums are to be multiplied with, where it costs least."""
+
+    scale: float = 1.0
+    minimum: float = 1.0
+
+
+def times(e: Emitter, value: Value, factor: float) -> Value:
+    """The product; nothing to do for 1."""
+    return value if factor == 1.0 else e.mul(value, factor)
+
+
 class Scaling(ABC):
     """Scales in front of the codes of each block, and, for super-blocks, a header in front of their first block."""
 
@@ -67,10 +80,10 @@ class Scaling(ABC):
         """Headers uint8 [tiles, super-blocks, header_bytes] and scales [tiles, blocks, block_bytes]."""
 
     @abstractmethod
-    def emit(self, e: Emitter, header: Sequence[Value], block: Value) -> Scales:
-        """Load a block's scales. `header` is what `emit_header` gave."""
+    def emit(self, e: Emitter, header: Sequence[Value], block: Value, factors: Factors) -> Scales:
+        """Load a block's scales. `header` is what `emit_header` gave for the same factors."""
 
-    def emit_header(self, e: Emitter, header: Value) -> list[Value]:
+    def emit_header(self, e: Emitter, header: Value, factors: Factors) -> list[Value]:
         """Load what the blocks of a super-block share."""
         return []
 
@@ -102,10 +115,10 @@ class HalfScale(Scaling):
         """The same bits."""
         return _no_header(piece), float16_of_rows(piece, 0, 2 if self.has_minimum else 1)
 
-    def emit(self, e: Emitter, header: Sequence[Value], block: Value) -> Scales:
+    def emit(self, e: Emitter, header: Sequence[Value], block: Value, factors: Factors) -> Scales:
         """Two conversions."""
-        minimums = [load_half(e, 16, block, 32)] if self.has_minimum else []
-        return Scales([load_half(e, 16, block)], minimums)
+        minimums = [times(e, load_half(e, ROWS, block, 32), factors.minimum)] if self.has_minimum else []
+        return Scales([times(e, load_half(e, ROWS, block), factors.scale)], minimums)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,13 +134,13 @@ class ExponentScale(Scaling):
         """The same byte."""
         return _no_header(piece), piece.bytes_of_blocks(0, 1).reshape(piece.tiles, piece.blocks, ROWS)
 
-    def emit(self, e: Emitter, header: Sequence[Value], block: Value) -> Scales:
+    def emit(self, e: Emitter, header: Sequence[Value], block: Value, factors: Factors) -> Scales:
         """The byte less one is the exponent of a float32; 0 and 1 give subnormal numbers."""
         exponent = e.convert(e.load(I8X16, block), I32, signed=False)
         normal = e.shift_left(e.sub(exponent, 1), 23)
         subnormal = e.shift_left(e.add(exponent, 1), 21)  # 2**-128 and 2**-127
         bits = e.select(e.compare("<", exponent, 2), subnormal, normal)
-        return Scales([e.bitcast(bits, F32X16)])
+        return Scales([times(e, e.bitcast(bits, F32X16), factors.scale)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,8 +166,10 @@ class FloatScales(Scaling):
         ordered = np.ascontiguousarray(scales.transpose(0, 2, 3, 1)).astype(np.float16 if self.half else np.float32)
         return _no_header(piece), ordered.view(np.uint8).reshape(piece.tiles, piece.blocks, -1)
 
-    def emit(self, e: Emitter, header: Sequence[Value], block: Value) -> Scales:
+    def emit(self, e: Emitter, header: Sequence[Value], block: Value, factors: Factors) -> Scales:
         """Loads."""
         if self.half:
-            return Scales([load_half(e, ROWS, block, 32 * group) for group in range(self.groups)])
-        return Scales([e.load(F32X16, block, 64 * group) for group in range(self.groups)])
+            loaded = [load_half(e, ROWS, block, 32 * group) for group in range(self.groups)]
+        else:
+            loaded = [e.load(F32X16, block, 64 * group) for group in range(self.groups)]
+        return Scales([times(e, scale, factors.scale) for scale in loaded])

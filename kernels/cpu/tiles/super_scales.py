@@ -14,7 +14,7 @@ from localllm.kernels.cpu.emit import Emitter
 from localllm.kernels.cpu.ir_types import F32, I8X16, Value
 from localllm.kernels.cpu.vector_math import load_half
 
-from .scalings import ROWS, Piece, Scales, Scaling, float16_of_rows
+from .scalings import ROWS, Factors, Piece, Scales, Scaling, float16_of_rows, times
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -62,12 +62,12 @@ class SuperScale(Scaling):
         header = float16_of_rows(piece, self.halves, 2 if self.has_minimum else 1)
         return header, ordered.reshape(tiles, piece.blocks, self.block_bytes)
 
-    def emit_header(self, e: Emitter, header: Value) -> list[Value]:
-        """The float16 numbers, the second negated."""
-        scale = load_half(e, ROWS, header)
-        return [scale, e.neg(load_half(e, ROWS, header, 32))] if self.has_minimum else [scale]
+    def emit_header(self, e: Emitter, header: Value, factors: Factors) -> list[Value]:
+        """The float16 numbers times the factors, the second negated."""
+        scale = times(e, load_half(e, ROWS, header), factors.scale)
+        return [scale, e.mul(load_half(e, ROWS, header, 32), -factors.minimum)] if self.has_minimum else [scale]
 
-    def emit(self, e: Emitter, header: Sequence[Value], block: Value) -> Scales:
+    def emit(self, e: Emitter, header: Sequence[Value], block: Value, factors: Factors) -> Scales:
         """Bytes to float32, times the header."""
         loaded = [e.load(I8X16, block, ROWS * i) for i in range(self.block_bytes // ROWS)]
         scales, minimums = loaded[: self.groups], loaded[self.groups :]
