@@ -53,9 +53,11 @@ def execute(client: Client, store: Store, plan: PullPlan, report: Report = ignor
     with contextlib.ExitStack() as locks:
         staged: list[StagedFile] = []
         fetched_bytes = 0
-        waiting = Phase(plan.name, "waiting for another pull of the same file")
+        waited: list[str] = []
         for key in sorted(file.key for file in plan.files):  # in one order, so that two pulls cannot block each other
-            locks.enter_context(store.locked(key, lambda: report(waiting)))
+            locks.enter_context(store.locked(key, lambda: _announce_wait(plan, waited, report)))
+        if waited and (manifest := _fetched_meanwhile(store, plan)) is not None:
+            return _finish(store, manifest, 0, report)
         for file in plan.files:
             try:
                 done = stage(client, store, plan, file, report)
@@ -78,8 +80,25 @@ def execute(client: Client, store: Store, plan: PullPlan, report: Report = ignor
         store.commit(manifest, staged)
         for file in plan.files:
             shutil.rmtree(store.partial / file.key, ignore_errors=True)
+    return _finish(store, manifest, fetched_bytes, report)
+
+
+def _announce_wait(plan: PullPlan, waited: list[str], report: Report) -> None:
+    waited.append(plan.name)
+    report(Phase(plan.name, "waiting for another pull of the same file"))
+
+
+def _fetched_meanwhile(store: Store, plan: PullPlan) -> Manifest | None:
+    """What the pull that we waited for has stored under our name, if it is all there."""
+    manifest = store.find(plan.name)
+    if manifest is None or manifest.source != plan.source or not all(map(store.has_blob, manifest.files)):
+        return None
+    return manifest
+
+
+def _finish(store: Store, manifest: Manifest, fetched_bytes: int, report: Report) -> Manifest:
     path = store.path_of(manifest)
-    report(PullFinished(plan.name, str(path), manifest.size_bytes, manifest.files[0].sha256, fetched_bytes))
+    report(PullFinished(manifest.name, str(path), manifest.size_bytes, manifest.files[0].sha256, fetched_bytes))
     return manifest
 
 

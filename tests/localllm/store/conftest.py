@@ -98,6 +98,11 @@ class FaultServer:
         """Every answer for `path` goes wrong, probes too."""
         self.always[path] = Fault(**wrong)
 
+    @property
+    def sent_bytes(self) -> int:
+        """Bytes of bodies that were sent, probes not counted."""
+        return sum(request.sent for request in list(self.requests) if request.range != (0, 0))
+
     def bodies(self, path: str) -> list[Request]:
         """Requests for the content of `path`, without probes."""
         return [request for request in self.requests if request.path == path and request.range != (0, 0)]
@@ -228,6 +233,19 @@ def model_bytes(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     write_gguf(
         path,
         {"general.architecture": "llama", "general.name": "Small"},
+        {"token_embd.weight": (QuantType.F32, values.shape, values)},
+    )
+    return path.read_bytes()
+
+
+@pytest.fixture(scope="session")
+def big_model(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """A valid GGUF of about 12 MB."""
+    path = tmp_path_factory.mktemp("model") / "big.gguf"
+    values = np.random.default_rng(2).standard_normal((3072, 1024), dtype=np.float32)
+    write_gguf(
+        path,
+        {"general.architecture": "llama", "general.name": "Big"},
         {"token_embd.weight": (QuantType.F32, values.shape, values)},
     )
     return path.read_bytes()
