@@ -82,6 +82,8 @@ def parse_reference(text: str) -> Reference | None:
         from urllib.request import url2pathname
 
         return FileReference(Path(url2pathname(urlsplit(text).path)))
+    if lowered.startswith(("ollama:", "lmstudio:")):
+        return None
     if lowered.endswith(".gguf") or text.startswith((".", "/", "~", "\\")) or "\\" in text:
         return FileReference(Path(text).expanduser())
     return None

@@ -66,13 +66,23 @@ def format_seconds(seconds: float) -> str:
 def nearest(name: str, candidates: Iterable[str], count: int = 3) -> list[str]:
     """The candidates most like `name`, best first; parts of a name count too (`qwen` finds `qwen3:4b`)."""
     known = list(dict.fromkeys(candidates))
-    lowered = {candidate.lower(): candidate for candidate in known}
-    close = [lowered[match] for match in difflib.get_close_matches(name.lower(), lowered, count, cutoff=0.6)]
-    wanted = name.lower().partition(":")[0]
-    families = {candidate.lower().partition(":")[0]: candidate for candidate in reversed(known)}
-    related = [families[match] for match in difflib.get_close_matches(wanted, families, count, cutoff=0.7)]
-    partial = [candidate for candidate in known if len(wanted) > 2 and wanted in candidate.lower()]
+    wanted = name.lower()[:200]
+    family = wanted.partition(":")[0]
+    close = _ranked(wanted, known, known, 0.6)
+    related = _ranked(family, known, [candidate.partition(":")[0] for candidate in known], 0.7)
+    partial = [candidate for candidate in known if len(family) > 2 and family in candidate.lower()]
     return list(dict.fromkeys([*close, *related, *partial]))[:count]
+
+
+def _ranked(wanted: str, candidates: list[str], texts: list[str], cutoff: float) -> list[str]:
+    """Candidates whose text is like `wanted`, best first; equals keep their order."""
+    matcher = difflib.SequenceMatcher(b=wanted)
+    scored = []
+    for candidate, text in zip(candidates, texts, strict=True):
+        matcher.set_seq1(text.lower())
+        if matcher.real_quick_ratio() >= cutoff and matcher.quick_ratio() >= cutoff and matcher.ratio() >= cutoff:
+            scored.append((-matcher.ratio(), candidate))
+    return [candidate for _, candidate in sorted(scored, key=lambda pair: pair[0])]
 
 
 def nearest_hint(name: str, candidates: Iterable[str]) -> str:
