@@ -1,0 +1,250 @@
+"""The CPU executor: a spec lowered to operation tables that a team of threads walks, one call a thread and step."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from localllm.gguf_io import Tensor, dequantize
+from localllm.kernels.errors import ExecutionError
+from localllm.kernels.executor import ExecutorOptions, MemoryUse
+from localllm.kernels.kv_layout import KVLayout
+from localllm.kernels.spec import LatentAttention
+from localllm.kernels.step import Output
+
+from .compile import KernelCompiler
+from .governor import ThreadGovernor
+from .isa import choose_isa
+from .kv_pool import KVPool, page_shapes, page_type
+from .lowering import BLOCK, Environment, LayerPages, RopeTables, blocks_of, lower
+from .memory import Block
+from .operation import Kind, Operation, Rows, build_table
+from .page_types import FLOAT_PAGES, padded
+from .softmax import CHUNK_PAGES
+from .step_plan import GroupPlan
+from .step_state import MAX_GROUPS, Word
+from .thread_team import ThreadTeam
+from .weights import Weights
+from .workspace import Workspace
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from localllm.kernels.kv_layout import KVType
+    from localllm.kernels.spec import ModelSpec
+    from localllm.kernels.step import Step
+
+    Floats = npt.NDArray[np.float32]
+
+_OUTPUT_ROWS = 16  # output rows there is memory for at first
+
+
+class CpuExecutor:
+    """Runs any spec on the CPU."""
+
+    def __init__(self, spec: ModelSpec, options: ExecutorOptions | None = None) -> None:
+        options = options or ExecutorOptions()
+        self.spec = spec
+        self.layout = KVLayout.of(spec)
+        if len(self.layout.groups) > MAX_GROUPS:
+            raise ExecutionError(
+                f"the model has {len(self.layout.groups)} different windows, at most {MAX_GROUPS} work"
+            )
+        self.max_rows = options.max_rows
+        self._progress = options.progress
+        self._threads = options.threads or usable_cores()
+        self._compiler = KernelCompiler(choose_isa())
+        self._team = ThreadTeam(self._compiler, self._threads)
+        self._governors = {single: ThreadGovernor(self._threads) for single in (True, False)}
+        self._weights = Weights()
+        self._ropes = RopeTables()
+        self._pool: KVPool | None = None
+        self._output_rows = min(_OUTPUT_ROWS, self.max_rows)
+        self._plan_weights()
+        self._weights.load(options.progress)
+
+    def _plan_weights(self) -> None:
+        shapes = page_shapes(self.spec, self.layout, FLOAT_PAGES)
+        self._environment = Environment(
+            spec=self.spec,
+            layout=self.layout,
+            weights=self._weights,
+            workspace=Workspace(self._threads, self.max_rows),
+            pages=[LayerPages(shape, 0) for shape in shapes],
+            logits=Rows(0, 4 * padded(self.spec.vocabulary_size)),
+            hidden=Rows(0, 4 * BLOCK * blocks_of(self.spec.hidden_size)),
+            max_parts=1,
+            ropes=self._ropes,
+        )
+        for single in (True, False):
+            lower(self._environment, single=single, hidden=False)
+
+    def allocate_kv(self, pages: tuple[int, ...], kv_type: KVType, staging_pages: tuple[int, ...] = ()) -> None:
+        """Make the page pools and everything that depends on them: buffers, operation tables, kernels."""
+        shapes = page_shapes(self.spec, self.layout, page_type(kv_type))
+        self._pool = None
+        self._pool = KVPool(self.layout, shapes, pages)
+        workspace = Workspace(self._threads, self.max_rows)
+        max_parts = max(64, 2 * (max(pages) // CHUNK_PAGES + 2))
+        self._environment = replace(
+            self._environment, workspace=workspace, pages=self._pool.layers, max_parts=max_parts
+        )
+        for single in (True, False):
+            lower(self._environment, single=single, hidden=False)
+        workspace.allocate()
+        self._allocate_output(self._output_rows)
+        self._rope_rows = [
+            [workspace.shared(f"{kind} {i}", 8 * padded(rope.dimensions)) for kind in ("rope", "sink rope")]
+            for i, rope in enumerate(self._ropes.ropes)
+        ]
+        self._rope_arrays = [[workspace.floats(rows) for rows in both] for both in self._rope_rows]
+        for both in self._rope_arrays:
+            for table in both:
+                table[:, : table.shape[1] // 2] = 1
+        self._x = workspace.floats(workspace.shared("x", 4 * BLOCK * blocks_of(self.spec.hidden_size)))
+        latent = any(isinstance(layer.attention, LatentAttention) for layer in self.spec.layers)
+        self._plans = [
+            GroupPlan(index, group.window, self.max_rows, max_parts, tiles=not latent)
+            for index, group in enumerate(self.layout.groups)
+        ]
+        self._heads = [self.layout.layers[group.layers[0]].heads for group in self.layout.groups]
+        self._list = np.zeros(self.max_rows, np.int64)
+        words = self._team.words
+        words[Word.OUTPUT_LIST] = self._list.ctypes.data
+
+    def _allocate_output(self, rows: int) -> None:
+        """Room for `rows` rows of logits and hidden vectors, and tables that write there."""
+        self._output_rows = rows
+        self._output = [
+            Block(rows * buffer.stride, "logits").bytes.view(np.float32).reshape(rows, -1)
+            for buffer in (self._environment.logits, self._environment.hidden)
+        ]
+        environment = replace(
+            self._environment,
+            logits=Rows(self._output[0].ctypes.data, self._environment.logits.stride),
+            hidden=Rows(self._output[1].ctypes.data, self._environment.hidden.stride),
+        )
+        lowered = {
+            (single, hidden): lower(environment, single=single, hidden=hidden)
+            for single in (True, False)
+            for hidden in (True, False)
+        }
+        self._compile([operation for operations in lowered.values() for operation in operations])
+        self._tables = {key: build_table(operations, self._compiler.compile) for key, operations in lowered.items()}
+
+    def _compile(self, operations: list[Operation]) -> None:
+        sources = {(o.source.name, o.source.key): o.source for o in operations}
+        self._compiler.compile_all(list(sources.values()), self._progress)
+
+    def forward(self, step: Step) -> Floats:
+        """Run at most `max_rows` rows; returns [R, vocabulary] logits or [R, hidden]. Valid until the next call."""
+        if self._pool is None:
+            raise ExecutionError("allocate_kv was not called")
+        rows, outputs = len(step.tokens), len(step.output_rows)
+        if not 1 <= rows <= self.max_rows:
+            raise ExecutionError(f"a step of {rows} rows, but 1 to {self.max_rows} are possible")
+        if outputs > self._output_rows:
+            self._allocate_output(outputs)
+        self._pool.move(step.moves)
+        single, hidden = rows == 1, step.output is Output.HIDDEN
+        governor = self._governors[single]
+        threads = governor.choose()
+        words = self._team.words
+        table = self._tables[single, hidden]
+        words[Word.OPERATIONS], words[Word.OPERATION_COUNT] = table.ctypes.data, len(table)
+        words[Word.ROWS], words[Word.OUTPUT_ROWS] = rows, outputs
+        words[Word.EVICTED] = step.sink_positions is not None
+        self._list[:outputs] = step.output_rows
+        self._embed(step)
+        self._rotate(step)
+        for plan, heads in zip(self._plans, self._heads, strict=True):
+            plan.prepare(step, words, heads, threads)
+        began = time.perf_counter()
+        self._team.run(threads)
+        governor.record((time.perf_counter() - began) / rows)
+        width = self.spec.hidden_size if hidden else self.spec.vocabulary_size
+        return self._output[hidden][:outputs, :width]
+
+    def _embed(self, step: Step) -> None:
+        embed = self.spec.embed
+        values = _rows_of(embed.table, step.tokens)
+        if embed.scale != 1.0:
+            values = values * np.float32(embed.scale)
+        if embed.positions is not None:
+            values = values + _rows_of(embed.positions, step.positions + embed.position_offset)
+        self._x[: len(step.tokens), : self.spec.hidden_size] = values
+
+    def _rotate(self, step: Step) -> None:
+        """Cosines and sines of every distinct rope, computed in float64: right at position ten million too."""
+        rows = len(step.tokens)
+        for rope, tables in zip(self._ropes.ropes, self._rope_arrays, strict=True):
+            for positions, table in zip((step.positions, step.sink_positions), tables, strict=True):
+                if positions is None:
+                    continue
+                angles = positions[:, None] * rope.inverse_frequencies
+                cos, sin = np.cos(angles) * rope.magnitude, np.sin(angles) * rope.magnitude
+                half, lanes = len(rope.inverse_frequencies), table.shape[1] // 2
+                table[:rows, 0 : 2 * half : 2] = cos
+                table[:rows, 1 : 2 * half : 2] = cos
+                table[:rows, lanes : lanes + 2 * half : 2] = -sin
+                table[:rows, lanes + 1 : lanes + 2 * half : 2] = sin
+
+    def read_page(self, group: int, page: int) -> bytes:
+        """A page's stored bytes over all layers of the group."""
+        return self._pages().read(group, page)
+
+    def write_page(self, group: int, page: int, data: bytes) -> None:
+        """Put back what `read_page` gave; ExecutionError when its length is wrong."""
+        self._pages().write(group, page, data)
+
+    def _pages(self) -> KVPool:
+        if self._pool is None:
+            raise ExecutionError("allocate_kv was not called")
+        return self._pool
+
+    def memory(self) -> MemoryUse:
+        """What is allocated now."""
+        kv = 0 if self._pool is None else self._pool.nbytes
+        output = 0 if self._pool is None else sum(array.nbytes for array in self._output)
+        workspace = 0 if self._pool is None else self._environment.workspace.size
+        return MemoryUse(
+            weights={"cpu": self._weights.arena.size}, kv={"cpu": kv}, workspace={"cpu": workspace + output}
+        )
+
+    def describe(self) -> str:
+        """One line for people."""
+        megabytes = self._weights.arena.size / 1e6
+        return f"CPU {self._compiler.isa.name}, {self._threads} threads, weights {megabytes:.0f} MB repacked"
+
+    def profile(self) -> dict[str, int]:
+        """Cycles that the first thread spent in each kind of operation since the last call."""
+        counts = self._team.words[Word.PROFILE : Word.PROFILE + len(Kind)]
+        result = {kind.name.lower(): int(counts[kind]) for kind in Kind if counts[kind]}
+        counts[:] = 0
+        return result
+
+    def close(self) -> None:
+        """End the threads and free the memory. May be called twice."""
+        self._team.close()
+        self._pool = None
+        self._tables = {}
+
+
+def usable_cores() -> int:
+    """Physical cores that this process may use."""
+    import os
+
+    import psutil
+
+    logical = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    physical = psutil.cpu_count(logical=False) or logical
+    return max(1, min(logical, physical))
+
+
+def _rows_of(table: Tensor, indices: npt.NDArray[np.integer]) -> Floats:
+    """Rows of a mapped matrix as float32."""
+    part = replace(table, shape=(len(indices), table.columns), data=table.data[indices])
+    return np.asarray(dequantize(part), np.float32)

@@ -1,0 +1,291 @@
+"""Matrix products over tiles: y = x @ weight.T with what follows fused into it.
+
+The units of work are (segment, tile): a segment is a range of rows with its weights, either a part of the step's rows
+(one part, unless there are too few tiles for the threads) or the rows of one expert. Every row is computed alike, alone
+or in a block of rows: sums run over the blocks of a tile in order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from .activation_format import emit_store
+from .compile import KernelSource
+from .ir_types import F32X16, Value
+from .normalise import emit_activation
+from .operation import Arguments, Kind, Operation, Rows, RowsValue, float_bits, portion
+from .run_loop import word
+from .step_state import Word
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from localllm.kernels.spec import Activation
+
+    from .activation_format import Form
+    from .emit import Emitter
+    from .tiles.layout import TileLayout
+
+TILE_ROWS = 16
+_UNITS_PER_THREAD = 4  # rows are divided until every thread has about this many tiles
+_GROUP_BYTES = 1 << 18  # tiles that stay in the second-level cache while all rows pass over them
+
+
+@dataclass(frozen=True, slots=True)
+class Matrix:
+    """A tiled matrix in memory, or a stack of them: one for each expert."""
+
+    layout: TileLayout
+    address: int
+    tiles: int  # of one matrix
+    tile_bytes: int
+    blocks: int  # steps of `emit_dot` in a row
+    bias: int = 0  # address of padded float32, 0: none
+    stack_bytes: int = 0  # between the matrices of a stack
+    stack_bias_bytes: int = 0
+
+    def one(self, index: int) -> Matrix:
+        """A single matrix of a stack."""
+        bias = self.bias and self.bias + index * self.stack_bias_bytes
+        return replace(self, address=self.address + index * self.stack_bytes, bias=bias)
+
+    @property
+    def fields(self) -> tuple[int, ...]:
+        """As record fields, for `_MatrixValue`."""
+        return (
+            self.address,
+            self.tiles,
+            self.tile_bytes,
+            self.blocks,
+            self.bias,
+            self.stack_bytes,
+            self.stack_bias_bytes,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertRows:
+    """Addresses of int64 arrays: how slots are sorted by expert (see `experts`). All zero: there are no experts."""
+
+    active: int = 0  # [0] how many experts have slots, then their numbers
+    starts: int = 0  # [experts + 1] first slot of each
+    source_rows: int = 0  # the source row of each slot; 0: the slot's own number
+
+    @property
+    def fields(self) -> tuple[int, int, int]:
+        """As record fields."""
+        return self.active, self.starts, self.source_rows
+
+
+def linear(
+    matrix: Matrix,
+    *,
+    source: Rows,
+    target: Rows,
+    count: Word = Word.ROWS,
+    residual: Rows | None = None,
+    scale: float = 1.0,
+    experts: ExpertRows | None = None,
+    kind: Kind,
+    barrier: bool = True,
+) -> Operation:
+    """target[m] = residual[m] + scale * (source[m] @ weight.T + bias); target rows are whole tiles of 16 floats."""
+    base = residual or Rows(0, 0)
+    sorted_rows = experts or ExpertRows()
+    arguments = (
+        *(*matrix.fields, *source.fields, *target.fields, *base.fields, float_bits(scale), 8 * count),
+        *sorted_rows.fields,
+    )
+
+    def emit(e: Emitter, record: Value, step: Value, thread: Value) -> None:
+        values = Arguments(e, record, thread)
+        weights = _MatrixValue(e, matrix.layout, values)
+        sources, targets, residuals = values.rows(), values.rows(), values.rows()
+        factor, segments = e.splat(values.float(), 16), _Segments(e, step, thread, values, sorted_rows)
+        zeros = _zeros(e)
+        has_residual = e.compare("!=", residuals.stride, 0)
+
+        def tile(segment: _Segment, number: Value, rows: Sequence[Value]) -> None:
+            sums = weights.dot(segment.expert, number, segments.sources(sources, rows))
+            bias = weights.bias_of(segment.expert, number, zeros)
+            for m, total in zip(rows, sums, strict=True):
+                old = e.select(has_residual, e.at(residuals.row(m), e.mul(number, 64)), zeros)
+                value = e.fma(e.add(total, e.load(F32X16, bias)), factor, e.load(F32X16, old))
+                e.store(value, targets.row(m), e.mul(number, 64))
+
+        segments.emit(weights.tiles, weights.tile_bytes, tile)
+
+    source_code = KernelSource("linear", f"{matrix.layout.name} {_key(sorted_rows)}", emit)
+    return Operation(source_code, arguments, kind, barrier)
+
+
+def gated(
+    matrix: Matrix,
+    activation: Activation,
+    *,
+    source: Rows,
+    target: Rows,
+    target_format: Form,
+    experts: ExpertRows | None = None,
+    count: Word = Word.ROWS,
+    kind: Kind = Kind.GATE_UP,
+    barrier: bool = True,
+) -> Operation:
+    """target[m] = activation(gate) * up in `target_format`, without ever storing the two.
+
+    The matrix holds, for every 32 neurons, two tiles of gate rows and two of up rows; its bias vector is in that order.
+    """
+    sorted_rows = experts or ExpertRows()
+    arguments = (*matrix.fields, *source.fields, *target.fields, 8 * count, *sorted_rows.fields)
+
+    def emit(e: Emitter, record: Value, step: Value, thread: Value) -> None:
+        values = Arguments(e, record, thread)
+        weights = _MatrixValue(e, matrix.layout, values)
+        sources, targets = values.rows(), values.rows()
+        segments = _Segments(e, step, thread, values, sorted_rows)
+        zeros, block = _zeros(e), segments.block
+        scratch = e.scratch(4 * 64 * block)
+
+        def unit(segment: _Segment, number: Value, rows: Sequence[Value]) -> None:
+            activations = segments.sources(sources, rows)
+
+            def tile(k: Value, _: list[Value]) -> None:
+                at = e.add(e.mul(number, 4), k)
+                sums = weights.dot(segment.expert, at, activations)
+                bias = e.load(F32X16, weights.bias_of(segment.expert, at, zeros))
+                for t, total in enumerate(sums):
+                    e.store(e.add(total, bias), scratch, e.mul(k, 64), 256 * t)
+
+            e.loop(4, [], tile)
+
+            def finish(t: Value, _: list[Value]) -> None:
+                sums = [e.load(F32X16, scratch, e.mul(t, 256), 64 * k) for k in range(4)]
+                low, high = (emit_activation(e, activation, sums[k], sums[2 + k]) for k in range(2))
+                emit_store(e, target_format, targets.row(e.add(rows[0], t)), number, low, high)
+
+            e.loop(len(rows), [], finish)
+
+        segments.emit(e.div(weights.tiles, 4), e.mul(weights.tile_bytes, 4), unit)
+
+    key = f"{matrix.layout.name} {activation.value} {target_format.name} {_key(sorted_rows)}"
+    return Operation(KernelSource("gated", key, emit), arguments, kind, barrier)
+
+
+@dataclass(frozen=True, slots=True)
+class _Segment:
+    """Rows [start, stop) that share weights, those of `expert`."""
+
+    expert: Value
+    start: Value
+    stop: Value
+
+
+class _MatrixValue:
+    """A `Matrix` inside a kernel."""
+
+    def __init__(self, e: Emitter, layout: TileLayout, arguments: Arguments) -> None:
+        self.e, self.layout = e, layout
+        self.address, self.tiles, self.tile_bytes, self.blocks, self.bias, *stack = arguments.integers(7)
+        self.stack_bytes, self.stack_bias_bytes = stack
+
+    def dot(self, expert: Value, tile: Value, activations: Sequence[Value]) -> list[Value]:
+        """The products of a tile with several activation rows."""
+        e = self.e
+        address = e.add(self.address, e.add(e.mul(expert, self.stack_bytes), e.mul(tile, self.tile_bytes)))
+        return self.layout.emit_dot(e, e.pointer(address), self.blocks, activations)
+
+    def bias_of(self, expert: Value, tile: Value, zeros: Value) -> Value:
+        """Where the bias of a tile's rows lies."""
+        e = self.e
+        address = e.at(self.bias, e.mul(expert, self.stack_bias_bytes), e.mul(tile, 64))
+        return e.select(e.compare("!=", self.bias, 0), address, zeros)
+
+
+class _Segments:
+    """Divides the work among threads and walks this thread's part."""
+
+    def __init__(self, e: Emitter, step: Value, thread: Value, arguments: Arguments, experts: ExpertRows) -> None:
+        self.e, self.step, self.thread = e, step, thread
+        self.by_expert, self.indirect = bool(experts.active), bool(experts.source_rows)
+        count_offset, self.active, self.starts, self.source_rows = arguments.integers(4)
+        self.rows = e.load(thread.type, step, count_offset)
+        self.block = e.isa.token_block
+
+    def sources(self, sources: RowsValue, rows: Sequence[Value]) -> list[Value]:
+        """Pointers to the activations of these rows or slots."""
+        e = self.e
+        if self.indirect:
+            rows = [e.field(e.add(self.source_rows, e.mul(m, 8)), 0) for m in rows]
+        return [sources.row(m) for m in rows]
+
+    def emit(self, tiles: Value, tile_bytes: Value, body: Callable[[_Segment, Value, Sequence[Value]], None]) -> None:
+        """Call `body(segment, tile, rows)` for all tiles and all blocks of rows that are this thread's."""
+        e = self.e
+        parts = e.field(self.active, 0) if self.by_expert else self._row_parts(tiles)
+        start, stop = portion(e, e.mul(parts, tiles), self.step, self.thread)
+
+        def segment(index: Value, _: list[Value]) -> None:
+            before = e.mul(index, tiles)
+            first, last = e.max(e.sub(start, before), 0), e.min(e.sub(stop, before), tiles)
+            self._rows_of(self._segment(index, parts), first, last, tile_bytes, body)
+
+        e.loop(e.div(e.add(stop, e.sub(tiles, 1)), tiles), [], segment, start=e.div(start, tiles))
+
+    def _row_parts(self, tiles: Value) -> Value:
+        e = self.e
+        wanted = e.mul(word(e, self.step, Word.THREADS), _UNITS_PER_THREAD)
+        blocks = e.div(e.add(self.rows, self.block - 1), self.block)
+        return e.max(e.min(e.div(e.add(wanted, e.sub(tiles, 1)), tiles), blocks), 1)
+
+    def _segment(self, index: Value, parts: Value) -> _Segment:
+        e = self.e
+        if self.by_expert:
+            expert = e.field(e.add(self.active, e.mul(index, 8)), 1)
+            starts = e.add(self.starts, e.mul(expert, 8))
+            return _Segment(expert, e.field(starts, 0), e.field(starts, 1))
+        # Parts are whole blocks, so that a block of rows is cut only at the end.
+        blocks = e.div(e.add(self.rows, self.block - 1), self.block)
+        bounds = [e.mul(e.div(e.mul(blocks, e.add(index, k)), parts), self.block) for k in range(2)]
+        return _Segment(e.integer(0), bounds[0], e.min(bounds[1], self.rows))
+
+    def _rows_of(
+        self,
+        segment: _Segment,
+        first: Value,
+        last: Value,
+        tile_bytes: Value,
+        body: Callable[[_Segment, Value, Sequence[Value]], None],
+    ) -> None:
+        """All rows of a segment over tiles [first, last), a group of tiles at a time."""
+        e, block = self.e, self.block
+        group = e.max(e.div(_GROUP_BYTES, tile_bytes), 1)
+        rows = e.sub(segment.stop, segment.start)
+        whole = e.add(segment.start, e.mul(e.div(rows, block), block))
+
+        def tiles(start: Value, _: list[Value]) -> None:
+            stop = e.min(e.add(start, group), last)
+
+            def rows_at_once(count: int) -> Callable[[Value, list[Value]], None]:
+                def rows(m: Value, _: list[Value]) -> None:
+                    numbers = [e.add(m, t) for t in range(count)]
+                    e.loop(stop, [], lambda tile, _: body(segment, tile, numbers), start=start)
+
+                return rows
+
+            e.loop(whole, [], rows_at_once(block), start=segment.start, step=block)
+            e.loop(segment.stop, [], rows_at_once(1), start=whole)
+
+        e.loop(last, [], tiles, start=first, step=group)
+
+
+def _key(experts: ExpertRows) -> str:
+    return f"{bool(experts.active)} {bool(experts.source_rows)}"
+
+
+def _zeros(e: Emitter) -> Value:
+    """A vector of zeros on the stack, for what is absent."""
+    zeros = e.scratch(64)
+    e.store(e.constant(F32X16, 0.0), zeros)
+    return zeros

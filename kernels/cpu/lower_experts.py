@@ -1,0 +1,149 @@
+"""Mixtures of experts as operations."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from localllm.gguf_io import dequantize
+
+from .activation_format import FLOATS
+from .experts import Choice, Routing, choose_experts, combine_experts, sort_by_expert
+from .linear import ExpertRows, linear
+from .lower_feed_forward import down_matrix, neurons_of
+from .lowering import BLOCK, Lowering
+from .normalise import NormKind
+from .operation import Kind, Rows
+from .page_types import padded
+from .step_state import Word
+
+if TYPE_CHECKING:
+    from localllm.kernels.spec import MixtureOfExperts
+
+
+def lower_router(
+    lowering: Lowering,
+    index: int,
+    block: MixtureOfExperts,
+    source: Rows | None,
+) -> Choice:
+    """Choose experts by `source` (prepared float32 rows), or by the residual stream as it is now."""
+    name = f"layer {index} experts"
+    routing = _routing(lowering, name, block)
+    matrix = lowering.environment.weights.matrix(
+        f"{name} router", [block.router.weight], biases=[block.router.bias], exact=True
+    )
+    logits = lowering.shared("router logits", 4 * padded(block.experts))
+    lowering.add(linear(matrix, source=source or lowering.x, target=logits, kind=Kind.ROUTER))
+    choice = _choice(lowering, block)
+    lowering.add(
+        choose_experts(routing, logits=logits, choice=choice, share=lowering.divided),
+        sort_by_expert(routing, choice=choice),
+    )
+    return choice
+
+
+def lower_experts(
+    lowering: Lowering,
+    index: int,
+    block: MixtureOfExperts,
+    scale: float,
+    residual: Rows,
+    choice: Choice | None,
+) -> Rows:
+    """residual + scale * mixture(x); `choice` if the router ran before. Returns where it is."""
+    name = f"layer {index} experts"
+    weights = lowering.environment.weights
+    down = down_matrix(lowering, name, block)
+    experts = [linear.weight for linear in (block.gate, block.up) if linear is not None]
+    shared_tensors = []
+    if block.shared is not None:
+        shared_tensors = [linear.weight for linear in (block.shared.gate, block.shared.up) if linear is not None]
+    formats = [weights.format_of(tensor) for tensor in (*experts, *shared_tensors)]
+    norm = lowering.norm(f"{name} norm", block.norm, lowering.width)
+    sources = lowering.prepare("x", norm, lowering.x, lowering.blocks, [FLOATS, *formats])
+    shared = shared_gate = None
+    if block.shared is not None:
+        shared_down = down_matrix(lowering, f"{name} shared", block.shared)
+        hidden = neurons_of(lowering, f"{name} shared", block.shared, sources, shared_down.layout.activation)
+        shared = lowering.shared("shared expert", 4 * BLOCK * lowering.blocks)
+        lowering.add(linear(shared_down, source=hidden, target=shared, kind=Kind.EXPERTS, barrier=False))
+    if block.shared_gate is not None:
+        gate = block.shared_gate
+        matrix = weights.matrix(f"{name} shared gate", [gate.weight], biases=[gate.bias], exact=True)
+        shared_gate = lowering.shared("shared gate", 4 * padded(1))
+        lowering.add(linear(matrix, source=sources[FLOATS], target=shared_gate, kind=Kind.EXPERTS, barrier=False))
+    if choice is None:
+        choice = lower_router(lowering, index, block, sources[FLOATS])
+    slots = lowering.environment.workspace.max_rows * block.top_k
+    first = ExpertRows(choice.sorted.active, choice.sorted.starts, choice.rows)
+    hidden = neurons_of(
+        lowering, name, block, sources, down.layout.activation, experts=first, count=Word.EXPERT_ROWS, rows=slots
+    )
+    outputs = lowering.environment.workspace.shared("expert outputs", 4 * BLOCK * lowering.blocks, slots)
+    second = ExpertRows(choice.sorted.active, choice.sorted.starts)
+    lowering.add(
+        linear(
+            down, source=hidden, target=outputs, experts=second, count=Word.EXPERT_ROWS, kind=Kind.EXPERTS, barrier=True
+        )
+    )
+    post_norm = lowering.norm(f"{name} post norm", block.post_norm, lowering.width)
+    plain = post_norm.kind is NormKind.NONE
+    row_bytes = 4 * BLOCK * lowering.blocks
+    if plain:
+        target = lowering.local("x", row_bytes) if lowering.single else lowering.shared("x", row_bytes)
+    else:
+        target = lowering.local("branch", row_bytes)
+    lowering.add(
+        combine_experts(
+            _routing(lowering, name, block),
+            choice=choice,
+            outputs=outputs,
+            shared=shared,
+            shared_gate=shared_gate,
+            residual=residual if plain else None,
+            target=target,
+            columns=lowering.blocks * BLOCK,
+            scale=scale if plain else 1.0,
+            share=lowering.everyone,
+            barrier=not lowering.single,
+        )
+    )
+    if plain:
+        return target
+    return lowering.add_branch(target, post_norm=post_norm, scale=scale, target="x", residual=residual)
+
+
+def _routing(lowering: Lowering, name: str, block: MixtureOfExperts) -> Routing:
+    bias = 0
+    if block.selection_bias is not None:
+        tensor = block.selection_bias
+        bias = lowering.environment.weights.vector(
+            f"{name} selection bias", lambda: dequantize(tensor).astype(np.float32).reshape(-1)
+        )
+    return Routing(
+        experts=block.experts,
+        top_k=block.top_k,
+        gating=block.gating,
+        normalise=block.normalise,
+        weight_scale=block.weight_scale,
+        bias=bias,
+        biased=block.selection_bias is not None,
+    )
+
+
+def _choice(lowering: Lowering, block: MixtureOfExperts) -> Choice:
+    workspace = lowering.environment.workspace
+    slots = workspace.max_rows * block.top_k
+
+    def words(name: str, count: int) -> int:
+        return workspace.words(f"expert {name} {count}", 8 * count)
+
+    return Choice(
+        chosen=words("chosen", slots),
+        weights=words("weights", slots),
+        slots=words("slots", slots),
+        rows=words("rows", slots),
+        sorted=ExpertRows(words("active", block.experts + 1), words("starts", block.experts + 1)),
+    )

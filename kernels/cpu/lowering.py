@@ -1,0 +1,305 @@
+"""A model as operations. Every spec is lowered twice: for steps of one row, and for steps of many.
+
+With one row each thread computes what a matrix reads (norm, quantisation) redundantly into its own memory, which saves
+a barrier; with many rows the threads divide the rows. The kernels are the same, so the results are, bit for bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from localllm.gguf_io import dequantize
+from localllm.kernels.spec import Attention, FeedForward, LatentAttention, MixtureOfExperts
+
+from .activation_format import FLOATS, row_bytes
+from .linear import Matrix, linear
+from .normalise import NormKind, NormWeights, add_normalised, finish_logits, normalise
+from .operation import Kind, Operation, Rows, Share
+from .page_types import PageShape, padded
+from .step_state import Word
+
+if TYPE_CHECKING:
+    from localllm.kernels.kv_layout import KVLayout
+    from localllm.kernels.spec import ModelSpec, Norm, Rope
+
+    from .activation_format import Form
+    from .weights import Weights
+    from .workspace import Workspace
+
+BLOCK = 32
+
+
+def blocks_of(columns: int) -> int:
+    """Blocks of 32 that hold `columns` values."""
+    return -(-columns // BLOCK)
+
+
+@dataclass(frozen=True, slots=True)
+class LayerPages:
+    """Where a layer's pages are."""
+
+    shape: PageShape
+    address: int  # of page 0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Environment:
+    """What lowering builds on."""
+
+    spec: ModelSpec
+    layout: KVLayout
+    weights: Weights
+    workspace: Workspace
+    pages: Sequence[LayerPages]
+    logits: Rows
+    hidden: Rows
+    max_parts: int  # parts of attention that the workspace holds
+    ropes: RopeTables
+
+
+class RopeTables:
+    """The distinct ropes of a model; the host fills a table of factors for each at every step."""
+
+    def __init__(self) -> None:
+        self.ropes: list[Rope] = []
+
+    def number(self, rope: Rope) -> int:
+        """The index of a rope; equal ones share it."""
+        for index, known in enumerate(self.ropes):
+            same = np.array_equal(known.inverse_frequencies, rope.inverse_frequencies)
+            if same and known.magnitude == rope.magnitude:
+                return index
+        self.ropes.append(rope)
+        return len(self.ropes) - 1
+
+
+def lower(environment: Environment, *, single: bool, hidden: bool) -> list[Operation]:
+    """The operations of a step of one row (`single`) or of any number, ending in logits or in `hidden` vectors."""
+    return Lowering(environment, single).model(hidden)
+
+
+class Lowering:
+    """Builds the list; `x` is where the residual stream currently is."""
+
+    def __init__(self, environment: Environment, single: bool) -> None:
+        self.environment = environment
+        self.single = single
+        self.operations: list[Operation] = []
+        self.count = Word.ROWS
+        self.width = environment.spec.hidden_size
+        self.blocks = blocks_of(self.width)
+        self.x = self.shared("x", 4 * BLOCK * self.blocks)
+
+    # What blocks are made of
+
+    def add(self, *operations: Operation) -> None:
+        """Append operations."""
+        self.operations.extend(operations)
+
+    def shared(self, name: str, row_bytes: int) -> Rows:
+        """A buffer of rows that all threads see."""
+        return self.environment.workspace.shared(name, row_bytes)
+
+    def local(self, name: str, row_bytes: int) -> Rows:
+        """A buffer for what every thread may compute for itself: private with one row, shared with many."""
+        if self.single:
+            return self.environment.workspace.private(f"own {name}", row_bytes)
+        return self.shared(f"all {name}", row_bytes)
+
+    @property
+    def everyone(self) -> Share:
+        """All rows: by every thread with one row, divided with many."""
+        return Share(self.count, all_threads=self.single)
+
+    @property
+    def divided(self) -> Share:
+        """All rows, each by one thread."""
+        return Share(self.count)
+
+    def norm(self, name: str, norm: Norm | None, width: int) -> NormWeights:
+        """A norm over rows; `name` identifies its vectors."""
+        if norm is None:
+            return NormWeights(NormKind.NONE, width)
+        weights = self.environment.weights
+        size = BLOCK * blocks_of(width)
+
+        def vector(tensor: object, missing: float) -> Callable[[], np.ndarray[tuple[int], np.dtype[np.float32]]]:
+            def make() -> np.ndarray[tuple[int], np.dtype[np.float32]]:
+                values = np.zeros(size, np.float32)
+                values[:width] = missing if tensor is None else dequantize(tensor).reshape(-1)  # type: ignore[arg-type]
+                return values
+
+            return make
+
+        gain = weights.vector(f"{name} gain", vector(norm.weight, 1.0))
+        if not norm.subtract_mean:
+            return NormWeights(NormKind.RMS, width, gain, 0, norm.eps)
+        bias = weights.vector(f"{name} bias", vector(norm.bias, 0.0))
+        return NormWeights(NormKind.LAYER, width, gain, bias, norm.eps)
+
+    def prepare(
+        self,
+        name: str,
+        norm: NormWeights,
+        source: Rows,
+        blocks: int,
+        formats: Sequence[Form],
+        *,
+        row_list: int = 0,
+        kind: Kind = Kind.NORM,
+    ) -> dict[Form, Rows]:
+        """norm(source) as matrix kernels read it, in every format that is asked for."""
+        result = {}
+        distinct = list(dict.fromkeys(formats))
+        for target_format in distinct:
+            target = self.local(f"{name} {target_format.name}", row_bytes(target_format, blocks))
+            last = target_format is distinct[-1]
+            self.add(
+                normalise(
+                    norm,
+                    source=source,
+                    target=target,
+                    blocks=blocks,
+                    target_format=target_format,
+                    share=self.everyone,
+                    row_list=row_list,
+                    kind=kind,
+                    barrier=last and not self.single,
+                )
+            )
+            result[target_format] = target
+        return result
+
+    def add_to_residual(
+        self,
+        matrix: Matrix,
+        source: Rows,
+        *,
+        post_norm: NormWeights,
+        scale: float,
+        target: str,
+        residual: Rows,
+        kind: Kind,
+    ) -> Rows:
+        """residual + scale * post_norm(matrix @ source); returns where it is."""
+        row_bytes = 4 * BLOCK * self.blocks
+        if post_norm.kind is NormKind.NONE:
+            result = self.shared(target, row_bytes)
+            self.add(
+                linear(
+                    matrix,
+                    source=source,
+                    target=result,
+                    count=self.count,
+                    residual=residual,
+                    scale=scale,
+                    kind=kind,
+                )
+            )
+            return result
+        branch = self.shared("branch", row_bytes)
+        self.add(linear(matrix, source=source, target=branch, count=self.count, kind=kind))
+        return self.add_branch(branch, post_norm=post_norm, scale=scale, target=target, residual=residual)
+
+    def add_branch(self, branch: Rows, *, post_norm: NormWeights, scale: float, target: str, residual: Rows) -> Rows:
+        """residual + scale * post_norm(branch); returns where it is."""
+        result = self.local(target, 4 * BLOCK * self.blocks) if self.single else self.shared(target, branch.stride)
+        self.add(
+            add_normalised(
+                post_norm,
+                residual=residual,
+                source=branch,
+                target=result,
+                blocks=self.blocks,
+                scale=scale,
+                share=self.everyone,
+                barrier=not self.single,
+            )
+        )
+        return result
+
+    # The model
+
+    def model(self, hidden: bool) -> list[Operation]:
+        """All operations."""
+        from .lower_attention import lower_attention
+        from .lower_experts import lower_experts, lower_router
+        from .lower_feed_forward import lower_feed_forward
+        from .lower_latent_attention import lower_latent_attention
+
+        spec = self.environment.spec
+        self._embedding()
+        for index, layer in enumerate(spec.layers):
+            before, block = self.x, layer.feed_forward
+            choice = None
+            if isinstance(block, MixtureOfExperts) and block.router_reads_layer_input:
+                choice = lower_router(self, index, block, None)
+            target = "second x" if layer.parallel else "x"
+            if isinstance(layer.attention, LatentAttention):
+                attended = lower_latent_attention(self, index, layer.attention, layer.residual_scale, target)
+            else:
+                attended = lower_attention(self, index, layer.attention, layer.residual_scale, target)
+            self.x = before if layer.parallel else attended
+            if isinstance(block, MixtureOfExperts):
+                self.x = lower_experts(self, index, block, layer.residual_scale, attended, choice)
+            else:
+                self.x = lower_feed_forward(self, index, block, layer.residual_scale, attended)
+        self._head(hidden)
+        return self.operations
+
+    def _embedding(self) -> None:
+        norm = self.environment.spec.embed.norm
+        if norm is not None:
+            weights = self.norm("embedding norm", norm, self.width)
+            arguments = {"source": self.x, "target": self.x, "blocks": self.blocks, "target_format": FLOATS}
+            self.add(normalise(weights, **arguments, share=self.divided, kind=Kind.EMBED))  # type: ignore[arg-type]
+
+    def _head(self, hidden: bool) -> None:
+        environment = self.environment
+        head = environment.spec.head
+        norm = self.norm("head norm", head.norm, self.width)
+        self.count = Word.OUTPUT_ROWS
+        if hidden:
+            self.add(
+                normalise(
+                    norm,
+                    source=self.x,
+                    target=environment.hidden,
+                    blocks=self.blocks,
+                    target_format=FLOATS,
+                    share=self.divided,
+                    row_list=Word.OUTPUT_LIST,
+                    kind=Kind.HEAD,
+                )
+            )
+            return
+        matrix = environment.weights.matrix("head", [head.linear.weight], biases=[head.linear.bias])
+        read_format = matrix.layout.activation
+        row_list = Word.OUTPUT_LIST
+        source = self.prepare("head", norm, self.x, self.blocks, [read_format], row_list=row_list, kind=Kind.HEAD)[
+            read_format
+        ]
+        finish = head.softcap is not None or head.scale != 1.0
+        logits = environment.logits
+        self.add(linear(matrix, source=source, target=logits, count=self.count, kind=Kind.HEAD))
+        if finish:
+            width = padded(environment.spec.vocabulary_size)
+            self.add(
+                finish_logits(logits=logits, width=width, scale=head.scale, softcap=head.softcap, share=self.divided)
+            )
+
+
+__all__ = [
+    "Attention",
+    "Environment",
+    "FeedForward",
+    "LayerPages",
+    "Lowering",
+    "RopeTables",
+    "blocks_of",
+    "lower",
+]

@@ -1,0 +1,171 @@
+"""Operations: what a step is made of. An operation is a kernel and the int64 fields of its record.
+
+Each kernel's file has two functions side by side: one that builds the Operation (its arguments are the fields), and one
+that emits the code (it reads them in the same order). Field 0 is the kernel's address, so arguments start at field 1.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from .ir_types import F32, I32, I64, Value
+from .run_loop import BARRIER_FIELD, KIND_FIELD, RECORD_WORDS, word
+from .step_state import Word
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from .compile import Kernel, KernelSource
+    from .emit import Emitter
+
+ARGUMENTS = KIND_FIELD - 1
+
+
+class Kind(IntEnum):
+    """The lines of the profile."""
+
+    EMBED = 0
+    NORM = 1
+    QUERY_KEY_VALUE = 2
+    ROTATE = 3
+    ATTENTION = 4
+    ATTENTION_OUTPUT = 5
+    GATE_UP = 6
+    DOWN = 7
+    ROUTER = 8
+    EXPERTS = 9
+    HEAD = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """A buffer of rows. `thread_stride` bytes lie between the copies that threads have of it; 0: all share one."""
+
+    address: int
+    stride: int  # bytes between rows
+    thread_stride: int = 0
+
+    def at(self, offset: int) -> Rows:
+        """The same rows, `offset` bytes further to the right."""
+        return Rows(self.address + offset, self.stride, self.thread_stride)
+
+    @property
+    def fields(self) -> tuple[int, int, int]:
+        """As record fields, for `RowsValue`."""
+        return self.address, self.stride, self.thread_stride
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """Which rows an operation covers: as many as a word of the state says; `all_threads`: every thread does all."""
+
+    count: Word
+    all_threads: bool = False
+
+    @property
+    def fields(self) -> tuple[int, int]:
+        """As record fields, for `row_range`."""
+        return int(self.count), int(self.all_threads)
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One line of the table. `barrier`: all threads wait for each other after it."""
+
+    source: KernelSource
+    arguments: tuple[int, ...]
+    kind: Kind
+    barrier: bool = True
+
+
+def float_bits(value: float) -> int:
+    """A float32 constant as a record field, for `float_field`."""
+    return int(struct.unpack("<i", struct.pack("<f", value))[0])
+
+
+def build_table(operations: Sequence[Operation], kernels: Callable[[KernelSource], Kernel]) -> npt.NDArray[np.int64]:
+    """The operation table that the threads walk. The last operation always ends with a barrier."""
+    table = np.zeros((len(operations), RECORD_WORDS), np.int64)
+    for row, operation in zip(table, operations, strict=True):
+        if len(operation.arguments) > ARGUMENTS:
+            raise ValueError(f"{operation.source.name} has more than {ARGUMENTS} arguments")
+        row[0] = kernels(operation.source).address
+        row[1 : 1 + len(operation.arguments)] = operation.arguments
+        row[KIND_FIELD] = operation.kind
+        row[BARRIER_FIELD] = operation.barrier
+    table[-1, BARRIER_FIELD] = 1
+    return table
+
+
+class Arguments:
+    """Reads the arguments of a record in order."""
+
+    __slots__ = ("_emitter", "_next", "_record", "_thread")
+
+    def __init__(self, emitter: Emitter, record: Value, thread: Value) -> None:
+        self._emitter = emitter
+        self._record = record
+        self._thread = thread
+        self._next = 1
+
+    def integer(self) -> Value:
+        """An int64."""
+        value = self._emitter.field(self._record, self._next)
+        self._next += 1
+        return value
+
+    def integers(self, count: int) -> list[Value]:
+        """Several int64."""
+        return [self.integer() for _ in range(count)]
+
+    def float(self) -> Value:
+        """A float32 scalar stored by `float_bits`."""
+        value = self._emitter.load(F32, self._record, 8 * self._next)
+        self._next += 1
+        return value
+
+    def rows(self) -> RowsValue:
+        """A `Rows` buffer, seen by this thread."""
+        address, stride, thread_stride = self.integers(3)
+        e = self._emitter
+        return RowsValue(e, e.add(address, e.mul(self._thread, thread_stride)), stride)
+
+    def share(self, step: Value) -> tuple[Value, Value]:
+        """The range of rows that this thread does, of a `Share`."""
+        e = self._emitter
+        index, all_threads = self.integers(2)
+        count = e.load(I64, step, e.mul(index, 8))
+        start, stop = portion(e, count, step, self._thread)
+        everything = e.compare("!=", all_threads, 0)
+        return e.select(everything, 0, start), e.select(everything, count, stop)
+
+
+@dataclass(frozen=True, slots=True)
+class RowsValue:
+    """A `Rows` buffer inside a kernel."""
+
+    emitter: Emitter
+    address: Value
+    stride: Value
+
+    def row(self, index: Value) -> Value:
+        """Pointer to a row."""
+        return self.emitter.at(self.address, self.emitter.mul(index, self.stride))
+
+
+def portion(e: Emitter, count: Value, step: Value, thread: Value) -> tuple[Value, Value]:
+    """The contiguous part [start, stop) of `count` units that belongs to this thread."""
+    threads = word(e, step, Word.THREADS)
+    start = e.div(e.mul(count, thread), threads)
+    return start, e.div(e.mul(count, e.add(thread, 1)), threads)
+
+
+def load_index(e: Emitter, address: Value, index: Value) -> Value:
+    """An int32 of an array as int64."""
+    return e.convert(e.load(I32, address, e.mul(index, 4)), I64)

@@ -1,0 +1,148 @@
+"""What the host works out before a step: who sees which keys, and how attention is divided into work items."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from localllm.kernels.kv_layout import PAGE_SIZE
+
+from .attention import Item
+from .attention_merge import Merge
+from .attention_prefill import TILE_ROWS, Tile
+from .softmax import CHUNK, RowPlan
+from .step_state import GroupWord, group_word
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from localllm.kernels.step import GroupTables, Step
+
+    Words = npt.NDArray[np.int64]
+
+_FEWEST_TILE_ROWS = 4  # fewer rows of a sequence are faster one by one
+
+
+class GroupPlan:
+    """The arrays of one cache group, filled anew for every step. `tiles`: whether the prefill kernel may be used."""
+
+    def __init__(self, group: int, window: int | None, max_rows: int, max_parts: int, *, tiles: bool) -> None:
+        self._group, self._window, self._tiles = group, window, tiles
+        self._max_parts = max_parts
+        self._rows = np.zeros((max_rows, RowPlan.SIZE), np.int64)
+        self._items = np.zeros((max_rows + max_parts, Item.SIZE), np.int64)
+        self._tile_items = np.zeros((max_rows, Tile.SIZE), np.int64)
+        self._merges = np.zeros((max_rows, Merge.SIZE), np.int64)
+        self._slots = np.zeros(max_rows, np.int64)
+        self._kept: list[object] = []  # what the addresses of this step point into
+
+    def prepare(self, step: Step, words: Words, heads: int, threads: int) -> None:
+        """Fill the arrays for `step`; `heads` of the KV share a row's work among `threads`."""
+        tables = step.groups[self._group]
+        rows = len(step.tokens)
+        pages = np.ascontiguousarray(tables.pages, np.int32)
+        self._kept = [pages]
+        self._slots[:rows] = tables.slots
+        plans = self._rows[:rows]
+        self._see(step, tables, pages, plans)
+        if step.tree is not None:
+            self._see_tree(step, tables, plans)
+        first, last = _chunk_ranges(plans)
+        counts = self._divide(step, first, last, heads, threads)
+        start = group_word(self._group, GroupWord.ROWS)
+        words[start : start + len(GroupWord)] = (
+            *(self._rows.ctypes.data, self._items.ctypes.data, counts[0], self._tile_items.ctypes.data, counts[1]),
+            *(self._merges.ctypes.data, counts[2], self._slots.ctypes.data),
+        )
+
+    def _see(self, step: Step, tables: GroupTables, pages: npt.NDArray[np.int32], plans: Words) -> None:
+        sequences = step.sequences
+        sinks = tables.sink_tokens[sequences]
+        plans[:, RowPlan.SINKS] = sinks
+        plans[:, RowPlan.LAST] = tables.row_index
+        plans[:, RowPlan.LOW] = sinks
+        plans[:, RowPlan.LOW_SINK] = 0
+        if self._window is not None:
+            oldest = step.positions - self._window + 1
+            plans[:, RowPlan.LOW_SINK] = np.maximum(oldest, 0)
+            plans[:, RowPlan.LOW] = np.maximum(oldest - tables.window_start[sequences] + sinks, sinks)
+        plans[:, RowPlan.PAGES] = pages.ctypes.data + pages.strides[0] * sequences.astype(np.int64)
+        plans[:, RowPlan.TREE] = 0
+
+    def _see_tree(self, step: Step, tables: GroupTables, plans: Words) -> None:
+        """A byte for every key from the page of the sequence's first new key on, for each row."""
+        assert step.tree is not None
+        for rows in _runs(step.sequences):
+            own = tables.row_index[rows].astype(np.int64)
+            start = int(own[0]) // PAGE_SIZE * PAGE_SIZE
+            end = int(own.max()) + 1
+            mask = np.zeros((len(own), -(-(end - start) // PAGE_SIZE) * PAGE_SIZE), np.uint8)
+            mask[:, : own[0] - start] = 1
+            visible = step.tree.ancestors[rows, rows]
+            if self._window is not None:
+                positions = step.positions[rows]
+                visible = visible & (positions[None, :] > positions[:, None] - self._window)
+            mask[:, own - start] = visible
+            self._kept.append(mask)
+            plans[rows, RowPlan.LAST] = end - 1
+            plans[rows, RowPlan.TREE] = mask.ctypes.data + mask.shape[1] * np.arange(len(own))
+            plans[rows, RowPlan.TREE_START] = start
+
+    def _divide(self, step: Step, first: Words, last: Words, heads: int, threads: int) -> tuple[int, int, int]:
+        """Rows to items, tiles and merges; returns how many of each."""
+        tiles = 0
+        alone: list[int] = []
+        for rows in _runs(step.sequences) if len(step.tokens) > 1 else [slice(0, 1)]:
+            if not self._tiles or step.tree is not None or rows.stop - rows.start < _FEWEST_TILE_ROWS:
+                alone.extend(range(rows.start, rows.stop))
+                continue
+            starts = np.arange(rows.start, rows.stop, TILE_ROWS)
+            ends = np.minimum(starts + TILE_ROWS, rows.stop)
+            made = self._tile_items[tiles : tiles + len(starts)]
+            made[:, Tile.FIRST_ROW], made[:, Tile.ROW_COUNT] = starts, ends - starts
+            made[:, Tile.FIRST_CHUNK], made[:, Tile.LAST_CHUNK] = first[starts], last[ends - 1]
+            tiles += len(starts)
+        if tiles:
+            _interleave(self._tile_items[:tiles], threads)
+        parts = int((last[alone] - first[alone]).sum())
+        # The table for single rows always merges parts: there each thread has its own place for attended values.
+        many = len(step.tokens) > 1
+        if many and (len(alone) * heads >= 2 * threads or parts > self._max_parts):
+            items = self._items[: len(alone)]
+            items[:, Item.ROW], items[:, Item.PART] = alone, -1
+            items[:, Item.FIRST_CHUNK], items[:, Item.LAST_CHUNK] = first[alone], last[alone]
+            return len(alone), tiles, 0
+        part = 0
+        for place, row in enumerate(alone):
+            start, stop = int(first[row]), int(last[row])
+            items = self._items[part : part + stop - start]
+            items[:, Item.ROW] = row
+            items[:, Item.FIRST_CHUNK] = np.arange(start, stop)
+            items[:, Item.LAST_CHUNK] = items[:, Item.FIRST_CHUNK] + 1
+            items[:, Item.PART] = np.arange(part, part + stop - start)
+            self._merges[place] = row, part, stop - start, 0
+            part += stop - start
+        return part, tiles, len(alone)
+
+
+def _chunk_ranges(plans: Words) -> tuple[Words, Words]:
+    """The first chunk that each row sees something of, and the one behind its last."""
+    sinks, low = plans[:, RowPlan.SINKS], plans[:, RowPlan.LOW]
+    sink_chunks = -(-sinks // CHUNK)
+    first = np.where(plans[:, RowPlan.LOW_SINK] < sinks, 0, sink_chunks + (low - sinks) // CHUNK)
+    last = sink_chunks + (plans[:, RowPlan.LAST] - sinks) // CHUNK + 1
+    return first, last
+
+
+def _runs(sequences: npt.NDArray[np.int32]) -> list[slice]:
+    """The rows of each sequence."""
+    edges = [0, *(np.flatnonzero(np.diff(sequences)) + 1).tolist(), len(sequences)]
+    return [slice(start, stop) for start, stop in pairwise(edges)]
+
+
+def _interleave(tiles: Words, threads: int) -> None:
+    """Order tiles so that equal contiguous shares are equal work: later tiles of a prefill see more keys."""
+    order = np.concatenate([np.arange(k, len(tiles), threads) for k in range(min(threads, len(tiles)))])
+    tiles[:] = tiles[order]

@@ -1,0 +1,198 @@
+"""A model's weights in one block of memory: matrices as tiles, everything else as padded float32 vectors.
+
+Matrices are asked for by name while the model is lowered. The first lowering only plans; then `load` allocates the
+block and fills it from the mapped file; later lowerings find the same pieces at their addresses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from localllm.gguf_io import QuantType, Tensor, dequantize
+from localllm.kernels.executor import LoadProgress
+
+from .linear import Matrix
+from .memory import Arena, Piece
+from .page_types import padded
+from .tiles.layout import TileLayout
+from .tiles.registry import layout_for
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from .activation_format import Form
+
+    Order = npt.NDArray[np.int64]
+    Floats = npt.NDArray[np.float32]
+
+TILE = 16
+BLOCK = 32
+_TILES_AT_ONCE = 128  # repacked together: bounds what is in memory beside the tiles
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _TiledMatrix:
+    layout: TileLayout
+    piece: Piece
+    bias: Piece | None
+    tiles: int
+    tile_bytes: int
+    blocks: int
+    stack: int
+
+
+class Weights:
+    """The block of a model's weights."""
+
+    def __init__(self) -> None:
+        self.arena = Arena("weights")
+        self._matrices: dict[str, _TiledMatrix] = {}
+        self._derived: dict[str, Tensor] = {}
+        self._vectors: dict[str, Piece] = {}
+        self._fills: list[tuple[Piece, Callable[[npt.NDArray[np.uint8]], None]]] = []
+
+    def matrix(
+        self,
+        name: str,
+        tensors: Sequence[Tensor],
+        order: Order | None = None,
+        biases: Sequence[Tensor | None] = (),
+        *,
+        exact: bool = False,
+    ) -> Matrix:
+        """Rows of `tensors`, one below the other, in `order` (-1: a row of zeros); 3-D tensors give a stack.
+
+        Tensors must be of one type and width. `exact`: as float32, whatever the type.
+        """
+        found = self._matrices.get(name)
+        if found is None:
+            found = self._plan_matrix(name, tensors, order, biases, exact)
+            self._matrices[name] = found
+        tile_bytes = found.tile_bytes
+        stacked = found.stack > 1
+        return Matrix(
+            layout=found.layout,
+            address=found.piece.address,
+            tiles=found.tiles,
+            tile_bytes=tile_bytes,
+            blocks=found.blocks,
+            bias=0 if found.bias is None else found.bias.address,
+            stack_bytes=found.tiles * tile_bytes if stacked else 0,
+            stack_bias_bytes=4 * TILE * found.tiles if stacked else 0,
+        )
+
+    def format_of(self, tensor: Tensor) -> Form:
+        """What the tiles of a tensor's type read."""
+        return layout_for(tensor.quant_type).activation
+
+    def derived(self, name: str, make: Callable[[], Tensor]) -> Tensor:
+        """A tensor that is computed from others, once; kept until the weights are loaded."""
+        found = self._derived.get(name)
+        if found is None:
+            found = self._derived[name] = make()
+        return found
+
+    def vector(self, name: str, make: Callable[[], Floats]) -> int:
+        """Address of a float32 vector; `make` gives it. Another 16 floats of zeros lie behind it."""
+        piece = self._vectors.get(name)
+        if piece is None:
+            values = np.ascontiguousarray(make(), np.float32).reshape(-1)
+            piece = self.arena.take(4 * (padded(len(values)) + TILE))
+            self._vectors[name] = piece
+            self._fills.append((piece, lambda target: _fill_vector(target, values)))
+        return piece.address
+
+    def load(self, progress: Callable[[LoadProgress], None] | None) -> None:
+        """Allocate what was planned and fill it."""
+        self.arena.allocate()
+        total = max(1, sum(piece.size for piece, _ in self._fills))
+        done = 0
+        for piece, fill in self._fills:
+            if progress is not None:
+                progress(LoadProgress("repacking weights", done / total))
+            fill(piece.bytes)
+            done += piece.size
+        self._fills.clear()
+
+    def _plan_matrix(
+        self, name: str, tensors: Sequence[Tensor], order: Order | None, biases: Sequence[Tensor | None], exact: bool
+    ) -> _TiledMatrix:
+        if exact and tensors[0].quant_type is not QuantType.F32:
+            tensors = [_as_float(tensor) for tensor in tensors]
+        rows = sum(tensor.rows for tensor in tensors)
+        if order is None:
+            order = np.arange(rows)
+        order = np.concatenate([order, np.full(-len(order) % TILE, -1)])
+        layout = layout_for(tensors[0].quant_type)
+        blocks = layout.blocks(tensors[0].columns)
+        stack = tensors[0].shape[0] if len(tensors[0].shape) == 3 else 1
+        tiles = len(order) // TILE
+        tile_bytes = layout.tile_bytes(tensors[0].columns)
+        size = stack * tiles * tile_bytes
+        piece = self.arena.take(size)
+        self._fills.append((piece, lambda target: _fill_matrix(target, layout, tensors, order, stack)))
+        bias = None
+        if any(b is not None for b in biases):
+            bias = self.arena.take(4 * len(order) * stack)
+            self._fills.append((bias, lambda target: _fill_bias(target, tensors, biases, order, stack)))
+        return _TiledMatrix(layout, piece, bias, tiles, tile_bytes, blocks, stack)
+
+
+def same_type(*tensors: Tensor) -> bool:
+    """Whether tensors can be rows of one tiled matrix."""
+    return len({(tensor.quant_type, tensor.columns, tensor.shape[:-2]) for tensor in tensors}) == 1
+
+
+def _fill_matrix(
+    target: npt.NDArray[np.uint8], layout: TileLayout, tensors: Sequence[Tensor], order: Order, stack: int
+) -> None:
+    """Tiles of each tensor in turn; the rows of a tile are of one tensor, or zeros."""
+    tiles = target.reshape(stack, len(order) // TILE, -1)
+    starts = np.cumsum([0, *(tensor.rows for tensor in tensors)])
+    owners = np.searchsorted(starts, order.reshape(-1, TILE).max(axis=1), side="right") - 1
+    for index in range(stack):
+        for number, tensor in enumerate(tensors):
+            matrix = tensor.expert(index) if len(tensor.shape) == 3 else tensor
+            mine = np.flatnonzero(np.maximum(owners, 0) == number)
+            for first in range(0, len(mine), _TILES_AT_ONCE):
+                part = mine[first : first + _TILES_AT_ONCE]
+                rows = order.reshape(-1, TILE)[part].reshape(-1)
+                rows = np.where(rows < 0, -1, rows - starts[number])
+                if part[-1] - part[0] == len(part) - 1:
+                    layout.repack(matrix, tiles[index, part[0] : part[-1] + 1], rows)
+                else:
+                    tiles[index, part] = layout.repack(matrix, None, rows)
+
+
+def _fill_bias(
+    target: npt.NDArray[np.uint8],
+    tensors: Sequence[Tensor],
+    biases: Sequence[Tensor | None],
+    order: Order,
+    stack: int,
+) -> None:
+    parts = [
+        np.zeros((stack, tensor.rows), np.float32)
+        if bias is None
+        else dequantize(bias).astype(np.float32).reshape(stack, tensor.rows)
+        for tensor, bias in zip(tensors, biases, strict=True)
+    ]
+    values = np.concatenate(parts, axis=1)[:, np.maximum(order, 0)]
+    values[:, order < 0] = 0
+    target.view(np.float32)[:] = values.reshape(-1)
+
+
+def _fill_vector(target: npt.NDArray[np.uint8], values: Floats) -> None:
+    floats = target.view(np.float32)
+    floats[: len(values)] = values
+    floats[len(values) :] = 0
+
+
+def _as_float(tensor: Tensor) -> Tensor:
+    values = np.ascontiguousarray(dequantize(tensor), np.float32)
+    data = values.view(np.uint8).reshape(*tensor.shape[:-1], -1)
+    return replace(tensor, quant_type=QuantType.F32, data=data)

@@ -1,0 +1,242 @@
+"""Ragged steps, pages, sinks, trees and threads: every way to run the same rows gives the same logits."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import psutil
+import pytest
+
+from localllm.kernels.cpu.executor import CpuExecutor
+from localllm.kernels.errors import ExecutionError, UnsupportedModelError
+from localllm.kernels.executor import ExecutorOptions
+from localllm.kernels.kv_layout import PAGE_SIZE
+from localllm.kernels.reference import ReferenceExecutor
+from localllm.kernels.registry import open_executor
+from localllm.kernels.single_sequence import logits_of, pages_for, simple_step
+from localllm.kernels.spec import Layer, ModelSpec
+from localllm.kernels.step import GroupTables, Output, PageMove, Step, TreeMask
+
+TOKENS = np.random.default_rng(4).integers(0, 96, 700).astype(np.int32)
+
+Logits = npt.NDArray[np.float32]
+
+
+@pytest.fixture(scope="module")
+def spec(spec_maker: Callable[..., Any]) -> ModelSpec:
+    """A layer that sees everything and one with a window of 20."""
+    maker = spec_maker()
+    layers = (
+        Layer(maker.attention(heads=6, kv_heads=2), maker.feed_forward()),
+        Layer(maker.attention(heads=6, kv_heads=2, window=20), maker.feed_forward()),
+    )
+    made: ModelSpec = maker.model(*layers)
+    return made
+
+
+@pytest.fixture(scope="module")
+def executor(spec: ModelSpec) -> Iterator[CpuExecutor]:
+    made = CpuExecutor(spec, ExecutorOptions(threads=2, max_rows=64))
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="module")
+def reference(spec: ModelSpec) -> ReferenceExecutor:
+    return ReferenceExecutor(spec, dtype=np.float64)
+
+
+def _close(actual: Logits, expected: Logits) -> None:
+    np.testing.assert_allclose(actual, expected, rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_rows_are_equal_however_they_are_grouped(threads: int, spec: ModelSpec, executor: CpuExecutor) -> None:
+    expected = logits_of(executor, TOKENS[:80], chunk=40)
+    other = CpuExecutor(spec, ExecutorOptions(threads=threads, max_rows=40))
+    for chunk in (1, 2, 7, 16, 17, 40):
+        np.testing.assert_array_equal(logits_of(other, TOKENS[:80], chunk=chunk), expected)
+    other.close()
+
+
+def test_a_context_of_several_chunks(executor: CpuExecutor, reference: ReferenceExecutor) -> None:
+    expected = logits_of(reference, TOKENS)
+    tiled = logits_of(executor, TOKENS, chunk=64)
+    _close(tiled, expected)
+    executor.allocate_kv(pages_for(executor.layout, 700), "f32", (0, 0))
+    for start in range(0, 640, 64):
+        executor.forward(simple_step(executor.layout, TOKENS[start : start + 64], start))
+    for position in range(640, 650):
+        row = executor.forward(simple_step(executor.layout, TOKENS[position : position + 1], position))
+        np.testing.assert_array_equal(row[0], tiled[position])
+
+
+def _tables(
+    pages: list[list[int]],
+    sequences: npt.NDArray[np.int32],
+    index: npt.NDArray[np.int32],
+    sinks: int = 0,
+    start: int = 0,
+) -> GroupTables:
+    width = max(len(row) for row in pages)
+    table = np.array([row + [0] * (width - len(row)) for row in pages], np.int32)
+    slots = table[sequences, index // PAGE_SIZE].astype(np.int64) * PAGE_SIZE + index % PAGE_SIZE
+    count = len(pages)
+    return GroupTables(table, np.full(count, sinks, np.int32), np.full(count, start, np.int64), slots, index)
+
+
+def _step(parts: list[tuple[int, npt.NDArray[np.int32], int]], pages: list[list[int]], groups: int) -> Step:
+    """Rows of several sequences: (sequence, tokens, position of the first)."""
+    sequences = np.concatenate([np.full(len(tokens), number, np.int32) for number, tokens, _ in parts])
+    positions = np.concatenate([start + np.arange(len(tokens)) for _, tokens, start in parts])
+    tables = _tables(pages, sequences, positions.astype(np.int32))
+    tokens = np.concatenate([tokens for _, tokens, _ in parts])
+    return Step(tokens, positions, sequences, (tables,) * groups, np.arange(len(tokens), dtype=np.int32))
+
+
+def test_prefill_beside_decodes_in_scattered_pages(executor: CpuExecutor) -> None:
+    alone = [logits_of(executor, TOKENS[100 * i : 100 * i + 40]) for i in range(3)]
+    executor.allocate_kv((12, 12), "f32", (0, 0))
+    pages = [[9, 2, 5], [1, 7, 3], [11, 0, 8]]
+    parts = [TOKENS[100 * i : 100 * i + 40] for i in range(3)]
+    first = _step([(0, parts[0][:39], 0), (1, parts[1][:17], 0)], pages, 2)
+    out = executor.forward(first)
+    np.testing.assert_array_equal(out, np.concatenate([alone[0][:39], alone[1][:17]]))
+    mixed = _step([(0, parts[0][39:], 39), (1, parts[1][17:19], 17), (2, parts[2], 0)], pages, 2)
+    out = executor.forward(mixed)
+    np.testing.assert_array_equal(out, np.concatenate([alone[0][39:], alone[1][17:19], alone[2]]))
+
+
+def test_many_decodes_at_once(executor: CpuExecutor) -> None:
+    expected = [logits_of(executor, TOKENS[i : i + 21])[20] for i in range(30)]
+    executor.allocate_kv((60, 60), "f32", (0, 0))
+    pages = [[2 * i, 2 * i + 1] for i in range(30)]
+    for first in range(0, 30, 3):
+        parts = [(i, TOKENS[i : i + 20], 0) for i in range(first, first + 3)]
+        executor.forward(_step(parts, pages, 2))
+    out = executor.forward(_step([(i, TOKENS[i + 20 : i + 21], 20) for i in range(30)], pages, 2))
+    np.testing.assert_array_equal(out, np.array(expected))
+
+
+@pytest.mark.parametrize("rows", [1, 12])
+def test_evicted_keys_and_sinks(rows: int, executor: CpuExecutor, reference: ReferenceExecutor) -> None:
+    """16 sink keys, then keys from position 64 on; the query looks at sinks from a near position."""
+    outputs = []
+    for runner in (executor, reference):
+        runner.allocate_kv((8, 8), "f32", (0, 0))
+        runner.forward(simple_step(runner.layout, TOKENS[:16]))
+        index = 16 + np.arange(20, dtype=np.int32)
+        zeros = np.zeros(20, np.int32)
+        tables = _tables([[0, 5, 6, 7]], zeros, index, 16, 64)
+        positions = 64 + np.arange(20)
+        step = Step(TOKENS[64:84], positions, zeros, (tables,) * 2, zeros[:0], sink_positions=positions - 48)
+        runner.forward(step)
+        index, zeros, positions = 36 + np.arange(rows, dtype=np.int32), zeros[:rows], 84 + np.arange(rows)
+        tables = _tables([[0, 5, 6, 7]], zeros, index, 16, 64)
+        tokens, wanted = TOKENS[84 : 84 + rows], np.arange(rows, dtype=np.int32)
+        step = Step(tokens, positions, zeros, (tables,) * 2, wanted, sink_positions=positions - 48)
+        outputs.append(runner.forward(step).copy())
+    _close(*outputs)
+
+
+def test_a_position_of_ten_million(executor: CpuExecutor, reference: ReferenceExecutor) -> None:
+    outputs = []
+    for runner in (executor, reference):
+        runner.allocate_kv((4, 4), "f32", (0, 0))
+        step = simple_step(runner.layout, TOKENS[:30])
+        step = replace(step, positions=step.positions + 10_000_000)
+        tables = replace(step.groups[0], window_start=np.array([10_000_000]))
+        outputs.append(runner.forward(replace(step, groups=(tables,) * 2)).copy())
+    _close(*outputs)
+
+
+def test_a_tree_of_guesses(executor: CpuExecutor, reference: ReferenceExecutor) -> None:
+    parents = [-1, 0, 0, 1, 2, 3, 1]
+    ancestors = np.zeros((7, 7), np.bool_)
+    depth: list[int] = []
+    for node, parent in enumerate(parents):
+        if parent >= 0:
+            ancestors[node] = ancestors[parent]
+        ancestors[node, node] = True
+        depth.append(0 if parent < 0 else depth[parent] + 1)
+    outputs = []
+    for runner in (executor, reference):
+        runner.allocate_kv((4, 4), "f32", (0, 0))
+        runner.forward(simple_step(runner.layout, TOKENS[:27]))
+        step = simple_step(runner.layout, TOKENS[30:37], 27)
+        step = replace(step, positions=27 + np.array(depth), tree=TreeMask(ancestors))
+        outputs.append(runner.forward(step).copy())
+    _close(*outputs)
+
+
+def test_moved_and_saved_pages(executor: CpuExecutor) -> None:
+    expected = logits_of(executor, TOKENS[:33])[32]
+    executor.allocate_kv((6, 6), "f32", (0, 0))
+    executor.forward(simple_step(executor.layout, TOKENS[:32]))
+    saved = executor.read_page(0, 1)
+    executor.write_page(0, 1, bytes(len(saved)))
+    executor.write_page(0, 4, saved)
+    step = _step([(0, TOKENS[32:33], 32)], [[0, 4, 2]], 2)
+    step = replace(step, groups=(step.groups[0], _tables([[0, 5, 2]], np.zeros(1, np.int32), np.array([32], np.int32))))
+    out = executor.forward(replace(step, moves=(PageMove(1, 1, 5),)))
+    np.testing.assert_array_equal(out[0], expected)
+    with pytest.raises(ExecutionError, match="bytes"):
+        executor.write_page(0, 0, saved[:-1])
+
+
+def test_half_precision_pages(executor: CpuExecutor, reference: ReferenceExecutor) -> None:
+    _close(logits_of(executor, TOKENS[:50], kv_type="f16"), logits_of(reference, TOKENS[:50], kv_type="f16"))
+
+
+def test_hidden_vectors_and_chosen_rows(executor: CpuExecutor, reference: ReferenceExecutor) -> None:
+    _close(
+        logits_of(executor, TOKENS[:9], output=Output.HIDDEN), logits_of(reference, TOKENS[:9], output=Output.HIDDEN)
+    )
+    whole = logits_of(executor, TOKENS[:50])
+    executor.allocate_kv(pages_for(executor.layout, 50), "f32", (0, 0))
+    wanted = np.array([3, 48, 49], np.int32)
+    np.testing.assert_array_equal(
+        executor.forward(simple_step(executor.layout, TOKENS[:50], output_rows=wanted)), whole[wanted]
+    )
+    nothing = executor.forward(simple_step(executor.layout, TOKENS[:50], output_rows=wanted[:0]))
+    assert nothing.shape == (0, 96)
+
+
+def test_what_cannot_be_run_is_an_error(spec: ModelSpec) -> None:
+    executor = open_executor(spec, "cpu", ExecutorOptions(threads=1, max_rows=8))
+    with pytest.raises(ExecutionError, match="allocate_kv"):
+        executor.forward(simple_step(executor.layout, TOKENS[:1]))
+    with pytest.raises(UnsupportedModelError, match="KV cache"):
+        executor.allocate_kv((1, 1), "q2", (0, 0))
+    executor.allocate_kv((1, 1), "f32", (0, 0))
+    with pytest.raises(ExecutionError, match="rows"):
+        executor.forward(simple_step(executor.layout, TOKENS[:9]))
+    executor.close()
+    executor.close()
+
+
+def test_an_idle_executor_uses_no_cpu(spec: ModelSpec) -> None:
+    executor = CpuExecutor(spec, ExecutorOptions(threads=2))
+    executor.allocate_kv((1, 1), "f32", (0, 0))
+    executor.forward(simple_step(executor.layout, TOKENS[:1]))
+    time.sleep(0.3)
+    process = psutil.Process()
+    before = process.cpu_times()
+    time.sleep(0.5)
+    after = process.cpu_times()
+    assert after.user + after.system - before.user - before.system < 0.1
+    executor.close()
+
+
+def test_memory_is_accounted_for(executor: CpuExecutor) -> None:
+    executor.allocate_kv((3, 5), "f16", (0, 0))
+    use = executor.memory()
+    assert use.kv["cpu"] == 16 * 2 * 2 * 2 * 16 * (3 + 5)
+    assert use.weights["cpu"] > 0
+    assert use.workspace["cpu"] > 0
+    assert "avx" in executor.describe() or "portable" in executor.describe()

@@ -1,0 +1,47 @@
+"""The thread count that is chosen on simulated machines."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from localllm.kernels.cpu.governor import ThreadGovernor
+
+
+def _run(governor: ThreadGovernor, steps: int, seconds: Callable[[int], float]) -> list[int]:
+    counts = []
+    for _ in range(steps):
+        counts.append(governor.choose())
+        governor.record(seconds(counts[-1]))
+    return counts
+
+
+def _share(counts: list[int], wanted: int) -> float:
+    return counts.count(wanted) / len(counts)
+
+
+def test_a_quiet_machine_keeps_all_threads() -> None:
+    governor = ThreadGovernor(8)
+    counts = _run(governor, 4000, lambda n: 1.0 / n)
+    assert _share(counts, 8) > 0.99
+
+
+def test_a_machine_where_more_threads_are_slower_settles_below() -> None:
+    best = {1: 4.0, 2: 2.0, 4: 1.5, 6: 3.0}
+    counts = _run(ThreadGovernor(6), 1000, lambda n: best[n])
+    assert counts[0] == 6
+    assert _share(counts[200:], 4) > 0.9
+
+
+def test_a_core_that_gets_busy_is_given_up_and_taken_back() -> None:
+    governor = ThreadGovernor(2)
+    quiet, busy = {1: 1.0, 2: 0.6}, {1: 1.1, 2: 6.0}
+    _run(governor, 300, lambda n: quiet[n])
+    loaded = _run(governor, 400, lambda n: busy[n])
+    assert 1 in loaded[:20]
+    assert _share(loaded[40:], 1) > 0.95
+    again = _run(governor, 2500, lambda n: quiet[n])
+    assert again[-1] == 2
+
+
+def test_one_thread_is_never_doubted() -> None:
+    assert set(_run(ThreadGovernor(1), 200, lambda n: 1.0)) == {1}
