@@ -16,6 +16,7 @@ from localllm.errors import ConfigurationError, RequestError
 from localllm.tokenizer import Segment, Tokenizer
 
 if TYPE_CHECKING:
+    from os import PathLike
     from types import CodeType
 
     from localllm.gguf_io import GGUFFile, Metadata
@@ -90,7 +91,7 @@ class ChatTemplate:
             return cls._from_metadata(opened.metadata, tokenizer, name, now)
 
     @classmethod
-    def from_file(cls, path: str | Path, tokenizer: Tokenizer) -> ChatTemplate:
+    def from_file(cls, path: str | PathLike[str], tokenizer: Tokenizer) -> ChatTemplate:
         """A template of the user's own; ConfigurationError when the file cannot be read."""
         try:
             with Path(path).open(encoding="utf-8", newline="") as file:

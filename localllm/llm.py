@@ -38,7 +38,8 @@ class LLM:
     `model`: a pulled or catalogue name, or the path of a .gguf file (`pull=True` fetches a catalogue model that is not
     here). `threads` None: as many as measure fastest. `vram` in bytes. `context` in tokens, None: what the model was
     trained for, at most 8192. `window`/`sinks`: keep only so many tokens (StreamingLLM), so that text never ends.
-    `context_policy`: what happens when the context is full. Use as a context manager, or call `close`.
+    `context_policy`: what happens when the context is full. `chat_template`: a Jinja file instead of the
+    model's own. Use as a context manager, or call `close`.
     Raises LocalLLMError and its subclasses.
     """
 
@@ -57,6 +58,7 @@ class LLM:
         mode: Mode | None = None,
         speculate: str = "auto",
         parallel: int = 1,
+        chat_template: str | os.PathLike[str] | None = None,
         pull: bool = False,
         progress: Callable[[LoadProgress], None] | None = None,
     ) -> None:
@@ -97,14 +99,20 @@ class LLM:
             raise
         self._executor = executor
         self._template: ChatTemplate | None = None
+        self._template_file = chat_template
 
     @property
     def chat_template(self) -> ChatTemplate:
-        """The model's own chat template; RequestError when it has none."""
+        """The chat template: the model's own, or the one given; RequestError when there is none."""
         if self._template is None:
             from localllm.chat_template import ChatTemplate
 
-            self._template = ChatTemplate.from_gguf(self._file, self.tokenizer)
+            given = self._template_file
+            self._template = (
+                ChatTemplate.from_gguf(self._file, self.tokenizer)
+                if given is None
+                else ChatTemplate.from_file(given, self.tokenizer)
+            )
         return self._template
 
     @contextmanager
@@ -160,13 +168,13 @@ class LLM:
         template_options: Mapping[str, Any] | None = None,
     ) -> list[int]:
         """Token ids of a conversation, ready for the answer; text of messages never becomes a control token."""
-        from localllm.chat_template import encode_chat
+        from localllm.chat_template import check_variables, encode_chat
 
         if not messages:
             raise RequestError("there is no message to answer", parameter="messages")
         begun = messages[-1] if messages[-1].get("role") == "assistant" else None
         asked = messages if begun is None else messages[:-1]
-        options = dict(template_options or {})
+        options = check_variables(template_options or {})
         ids = encode_chat(self.chat_template, self.tokenizer, asked, tools=tools, add_generation_prompt=True, **options)
         if begun is not None:
             ids += self.tokenizer.encode(str(begun.get("content") or ""), add_bos=False)

@@ -42,6 +42,7 @@ class Settings:
     context_policy: str | None = None
     mode: str | None = None
     speculate: str | None = None
+    chat_template: str | None = None
     offline: bool = False
     connections: int = 4
     bandwidth: int | None = None
@@ -167,6 +168,7 @@ KINDS: dict[str, Kind] = {
     "context_policy": Kind(_choice("error", "window"), "what to do when the context is full"),
     "mode": Kind(_choice("exact", "sparse", "turbo"), "how much to compute"),
     "speculate": Kind(_text, "how to guess ahead: auto, off, lookup or a draft model"),
+    "chat_template": Kind(_text, "a Jinja file to use instead of the model's own chat template"),
     "offline": Kind(_flag, "never open a connection", variables=("HF_HUB_OFFLINE",)),
     "connections": Kind(_whole(1, 32), "parallel connections of a pull"),
     "bandwidth": Kind(parse_size, "bytes per second that pulls may use"),

@@ -13,7 +13,10 @@ if TYPE_CHECKING:
     from localllm.llm import LLM
     from localllm.store import ResolvedModel
 
-LOAD_SETTINGS = ("device", "threads", "vram", "context", "kv", "window", "sinks", "context_policy", "mode", "speculate")
+LOAD_SETTINGS = (
+    *("device", "threads", "vram", "context", "kv", "window", "sinks", "context_policy", "mode", "speculate"),
+    "chat_template",
+)
 
 
 def resolve(model: str) -> ResolvedModel:

@@ -45,6 +45,11 @@ _LOAD = (
         "--mode", type=click.Choice(["exact", "sparse", "turbo"]), help="How much to compute; exact loses nothing."
     ),
     click.option("--speculate", help="Guess ahead: auto, off, lookup, or a draft model."),
+    click.option(
+        "--chat-template",
+        type=click.Path(exists=True, dir_okay=False),
+        help="A Jinja file to use instead of the model's own chat template.",
+    ),
 )
 
 _SAMPLING = (

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import localllm
 from localllm.chat_template import ChatTemplate, check_variables, encode_chat, render_chat, template_names
 from localllm.errors import ConfigurationError, RequestError
 from localllm.gguf_io import open_gguf
@@ -341,3 +342,22 @@ def test_importing_chat_templates_is_cheap() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_the_command_line_misses_a_template_that_is_not_there(data_folder: Path, tmp_path: Path) -> None:
+    model = data_folder / "models" / "llama_gqa_tied_f16.gguf"
+    run = [sys.executable, "-m", "localllm", "run", str(model), "hi", "--chat-template", str(tmp_path / "no")]
+    done = subprocess.run(run, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    assert done.returncode == 2
+    assert "does not exist" in done.stderr
+
+
+def test_a_loaded_model_uses_the_template_that_it_was_given(data_folder: Path, tmp_path: Path) -> None:
+    own = tmp_path / "own.jinja"
+    own.write_text("[{{ messages[0].content }}|{{ mood }}]")
+    model = data_folder / "models" / "llama_gqa_tied_f16.gguf"
+    with localllm.LLM(model, device="reference", chat_template=own) as llm:
+        ids = llm.encode_chat(_say("user: hi"), template_options={"mood": "fine"})
+        assert llm.tokenizer.decode(ids, skip_special=True) == "[hi|fine]"
+        with pytest.raises(RequestError, match="tools"):
+            llm.encode_chat(_say("user: hi"), template_options={"tools": []})
