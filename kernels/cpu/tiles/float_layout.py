@@ -15,7 +15,7 @@ from localllm.kernels.cpu.ir_types import F32, F32X16, Offset, Value
 from localllm.kernels.cpu.vector_math import load_bfloat, load_half
 
 from .layout import Activation, TileLayout
-from .scalings import BLOCK, ROWS
+from .pieces import BLOCK, ROWS
 
 if TYPE_CHECKING:
     import numpy.typing as npt

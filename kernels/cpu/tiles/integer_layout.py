@@ -13,10 +13,12 @@ from localllm.kernels.cpu.activations import HALF_OFFSETS, RECORD_BYTES, SCALE, 
 from localllm.kernels.cpu.emit import Emitter
 from localllm.kernels.cpu.ir_types import F32, F32X16, I32, Offset, Value
 
-from .dot import WORDS, Codes, emit_sums, sum_scale
+from .dot import Codes, emit_sums, sum_scale
 from .layout import Activation, TileLayout
-from .packings import WORD_BYTES, Levels, Packing
-from .scalings import BLOCK, ROWS, Factors, Piece, Scales, Scaling
+from .packings import Packing
+from .pieces import BLOCK, ROWS, Piece
+from .scalings import Factors, Scales, Scaling
+from .sources import CodeSource
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -26,16 +28,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class IntegerLayout(TileLayout):
-    """weight = integer * scale (+ minimum), with a scale for each `groups`-th of a block.
-
-    `codes_start`: where the codes start in the file's block, if they lie there in the order of our words already.
-    """
+    """weight = integer * scale (+ minimum), with a scale for each `groups`-th of a block."""
 
     name: str
     packing: Packing
     scaling: Scaling
+    source: CodeSource
     groups: int = 1
-    codes_start: int | None = None
     activation: Activation = Activation.RECORDS
 
     def tile_bytes(self, columns: int) -> int:
@@ -63,31 +62,10 @@ class IntegerLayout(TileLayout):
         result[..., : scaling.header_bytes] = headers
         blocks = result[..., scaling.header_bytes :].reshape(piece.tiles, piece.blocks, self._block_bytes)
         blocks[..., : scaling.block_bytes] = scales
-        blocks[..., scaling.block_bytes :] = self._packed_codes(piece)
+        vectors = self.source.vectors(piece, self.packing)
+        blocks[..., scaling.block_bytes :] = vectors.view(np.uint8).reshape(piece.tiles, piece.blocks, -1)
         result[..., scaling.header_bytes :] = blocks.reshape(piece.tiles, supers, -1)
         target[:] = result.reshape(piece.tiles, -1)
-
-    def _packed_codes(self, piece: Piece) -> Bytes:
-        if self.codes_start is not None:
-            packed = piece.bytes_of_blocks(self.codes_start, piece.tensor.quant_type.type_size)
-            by_row = packed.reshape(piece.tiles, -1, ROWS, self.scaling.super_block, self.packing.block_bytes // ROWS)
-            by_row = by_row.transpose(0, 1, 3, 2, 4).reshape(piece.tiles * piece.blocks, ROWS, -1)
-            if self.packing.bits == 8 and not isinstance(self.packing, Levels):
-                by_row = by_row ^ np.uint8(ZERO_POINT)
-            dwords = np.ascontiguousarray(by_row).view(np.uint32)
-            vectors = np.ascontiguousarray(dwords.transpose(0, 2, 1)).view(np.uint8)
-        else:
-            integers = self._integers(piece).reshape(piece.tiles, ROWS, piece.blocks, WORDS, 4)
-            words = np.ascontiguousarray(integers.transpose(0, 2, 3, 1, 4))
-            vectors = self.packing.pack(words.reshape(-1, WORDS, WORD_BYTES))
-        return vectors.reshape(piece.tiles, piece.blocks, -1)
-
-    def _integers(self, piece: Piece) -> Bytes:
-        quants = piece.decomposition.quants
-        if isinstance(self.packing, Levels):
-            return self.packing.indices_of(quants)
-        zero = 0 if self.scaling.has_minimum else 1 << (self.packing.bits - 1)
-        return quants.view(np.uint8) + np.uint8(zero)
 
     def emit_dots(
         self, e: Emitter, tiles: Sequence[Value], blocks: Offset, activations: Sequence[Value]

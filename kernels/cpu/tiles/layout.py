@@ -14,7 +14,7 @@ from localllm.kernels.cpu.activations import RECORD_BYTES
 from localllm.kernels.cpu.emit import Emitter
 from localllm.kernels.cpu.ir_types import Offset, Value
 
-from .scalings import BLOCK, ROWS
+from .pieces import BLOCK, ROWS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -7,7 +7,7 @@ from localllm.kernels.cpu.emit import Emitter
 from localllm.kernels.cpu.ir_types import Value
 
 from .layout import TileLayout
-from .scalings import ROWS
+from .pieces import ROWS
 
 FIELDS = (
     "tiles",  # address of the first tile

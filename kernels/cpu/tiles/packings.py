@@ -13,11 +13,12 @@ from localllm.kernels.cpu.ir_types import I8X16, I16, Value, vector
 from localllm.kernels.cpu.isa import PORTABLE_ARM
 
 from .dot import U8X64
+from .pieces import ROWS, byte_mask
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    Bytes = npt.NDArray[np.uint8]
+    from .pieces import Bytes, Words
 
 WORD_BYTES = 64
 
@@ -34,8 +35,8 @@ class Packing(ABC):
         return WORD_BYTES * self.vectors
 
     @abstractmethod
-    def pack(self, words: Bytes) -> Bytes:
-        """Words of small integers, uint8 [n, 8, 64], to vectors uint8 [n, vectors, 64]."""
+    def pack(self, words: Words) -> Words:
+        """Words of small integers, uint32 [n, 8, 16 rows] with a byte for each input, to [n, vectors, 16 rows]."""
 
     @abstractmethod
     def emit_words(self, e: Emitter, codes: Value) -> list[Value]:
@@ -70,15 +71,17 @@ class BitFields(Packing):
     vectors: int
     words: tuple[tuple[Field, ...], ...]
 
-    def pack(self, words: Bytes) -> Bytes:
+    def pack(self, words: Words) -> Words:
         """The inverse of `emit_words`."""
-        packed = np.zeros((len(words), self.vectors, WORD_BYTES), np.uint8)
+        packed = np.zeros((len(words), self.vectors, ROWS), np.uint32)
         for number, fields in enumerate(self.words):
             remaining = self.bits
             for field in fields:
                 remaining -= field.width
-                part = (words[:, number] >> remaining) & ((1 << field.width) - 1)
-                packed[:, field.vector] |= part << field.low
+                part = words[:, number] if remaining == 0 else words[:, number] >> np.uint32(remaining)
+                if field.width < self.bits:
+                    part = part & byte_mask((1 << field.width) - 1)
+                packed[:, field.vector] |= part << np.uint32(field.low)
         return packed
 
     def emit_words(self, e: Emitter, codes: Value) -> list[Value]:
@@ -156,7 +159,7 @@ class Levels(Packing):
             indices[level & 255] = index
         return np.take(indices, quants.view(np.uint8))
 
-    def pack(self, words: Bytes) -> Bytes:
+    def pack(self, words: Words) -> Words:
         """Pack the indices."""
         return self.indices.pack(words)
 

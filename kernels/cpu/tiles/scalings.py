@@ -5,45 +5,20 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from localllm.gguf_io import Tensor
-from localllm.gguf_io.quants import Decomposition, decompose
 from localllm.kernels.cpu.emit import Emitter
 from localllm.kernels.cpu.ir_types import F32X16, I8X16, I32, Value
 from localllm.kernels.cpu.vector_math import load_half
+
+from .pieces import BLOCK, ROWS, Piece
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
     Bytes = npt.NDArray[np.uint8]
-
-ROWS = 16
-BLOCK = 32
-
-
-class Piece:
-    """Some tiles' worth of rows on their way into tiles: the file's blocks, and what they decompose into."""
-
-    def __init__(self, tensor: Tensor) -> None:
-        """`tensor` is a matrix with a multiple of 16 rows."""
-        self.tensor = tensor
-        self.tiles = tensor.rows // ROWS
-        self.blocks = tensor.columns // BLOCK
-
-    @cached_property
-    def decomposition(self) -> Decomposition:
-        """Integers, scales, minimums."""
-        return decompose(self.tensor)
-
-    def bytes_of_blocks(self, start: int, stop: int) -> Bytes:
-        """Some bytes of each of the file's blocks, uint8 [tiles, file blocks in a row, 16, stop - start]."""
-        size = self.tensor.quant_type.type_size
-        by_row = self.tensor.data.reshape(self.tiles, ROWS, -1, size)[..., start:stop]
-        return np.ascontiguousarray(by_row.transpose(0, 2, 1, 3))
 
 
 @dataclass(frozen=True, slots=True)

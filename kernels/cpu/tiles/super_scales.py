@@ -14,7 +14,8 @@ from localllm.kernels.cpu.emit import Emitter
 from localllm.kernels.cpu.ir_types import F32, I8X16, Value
 from localllm.kernels.cpu.vector_math import load_half
 
-from .scalings import ROWS, Factors, Piece, Scales, Scaling, float16_of_rows, times
+from .pieces import ROWS, Piece
+from .scalings import Factors, Scales, Scaling, float16_of_rows, times
 
 if TYPE_CHECKING:
     import numpy.typing as npt
