@@ -3,6 +3,7 @@
 from .errors import GGUFError, LocalLLMError, TruncatedGGUFError
 from .header import Header, TensorEntry, parse_header
 from .metadata import Metadata
+from .outline import outline_gguf
 from .quant_types import QuantType
 from .quants import Decomposition, decompose, dequantize, has_decomposition, is_supported, quantize
 from .reader import GGUFFile, open_gguf
@@ -26,6 +27,7 @@ __all__ = [
     "has_decomposition",
     "is_supported",
     "open_gguf",
+    "outline_gguf",
     "parse_header",
     "quantize",
     "write_gguf",

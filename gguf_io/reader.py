@@ -26,13 +26,16 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class _Part:
+class Part:
+    """One file of a model: its path, its bytes (a map, or the head alone) and what its head says."""
+
     path: Path
     buffer: bytes | mmap.mmap
     size: int
     header: Header
 
     def release(self) -> None:
+        """Let go of the bytes, as far as nothing refers to them."""
         self.header.metadata.close()
         _unmap(self.buffer)
 
@@ -44,7 +47,7 @@ class GGUFFile:
     was opened for its metadata only.
     """
 
-    def __init__(self, parts: tuple[_Part, ...], tensors: dict[str, Tensor]) -> None:
+    def __init__(self, parts: tuple[Part, ...], tensors: dict[str, Tensor]) -> None:
         self._parts = parts
         self.tensors = tensors
 
@@ -130,7 +133,7 @@ def open_gguf(path: str | PathLike[str], *, metadata_only: bool = False) -> GGUF
     return GGUFFile(tuple(parts), tensors)
 
 
-def _open_part(path: Path) -> _Part:
+def _open_part(path: Path) -> Part:
     try:
         if not stat.S_ISREG(path.stat().st_mode):  # opening a pipe would wait for ever
             what = "is a folder" if path.is_dir() else "is not a regular file"
@@ -142,7 +145,7 @@ def _open_part(path: Path) -> _Part:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise GGUFError(f"{shown(str(path))}: cannot be opened: {reason}") from None
     try:
-        return _Part(path, buffer, size, parse_header(buffer, str(path)))
+        return Part(path, buffer, size, parse_header(buffer, str(path)))
     except GGUFError:
         _unmap(buffer)
         raise
@@ -154,7 +157,7 @@ def _unmap(buffer: bytes | mmap.mmap) -> None:
             buffer.close()
 
 
-def _bind(part: _Part) -> dict[str, Tensor]:
+def _bind(part: Part) -> dict[str, Tensor]:
     """The tensors of one part as views of its map: known types, inside the file, none over another."""
     header, size = part.header, part.size
     everything = np.frombuffer(part.buffer, np.uint8)

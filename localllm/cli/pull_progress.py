@@ -13,6 +13,7 @@ import click
 
 from localllm.store.events import (
     FileProgress,
+    FitEstimated,
     Note,
     Phase,
     PullEvent,
@@ -51,6 +52,8 @@ def describe(event: PullEvent) -> str | None:
         licence = "" if event.licence is None else f", licence {printable(event.licence, 80)}"
         files = "" if len(event.files) == 1 else f", {len(event.files)} files"
         return f"pulling {event.name} from {printable(event.source, 200)}{size}{files}{licence}"
+    if isinstance(event, FitEstimated):
+        return _describe_fit(event)
     if isinstance(event, Retrying):
         return f"{printable(event.file, 80)}: {event.reason}; trying again in {format_seconds(event.wait_seconds)}"
     if isinstance(event, Phase):
@@ -61,6 +64,19 @@ def describe(event: PullEvent) -> str | None:
         fetched = f", {format_bytes(event.fetched_bytes)} fetched" if event.fetched_bytes else ", nothing to fetch"
         return f"pulled {event.name}: {format_bytes(event.size_bytes)}{fetched}"
     return None
+
+
+def _describe_fit(event: FitEstimated) -> str:
+    if event.tokens_per_second is None and not event.memory_bytes:
+        return f"{event.name} cannot be run here: {event.problem}"
+    needed = (
+        f"{format_bytes(event.weight_bytes)} of weights and {format_bytes(event.kv_bytes)} for {event.context} tokens"
+    )
+    gpu = f" and {format_bytes(event.gpu_bytes)} of GPU memory" if event.gpu_bytes else ""
+    free = f"{format_bytes(event.memory_bytes)}{gpu} free"
+    if not event.fits:
+        return f"warning: does not fit: {needed}, {free}; {event.problem}"
+    return f"fits: {needed}, {free}; about {event.tokens_per_second:.0f} tokens a second"
 
 
 class JsonEvents:

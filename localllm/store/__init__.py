@@ -14,6 +14,7 @@ from .catalogue import Catalogue, load_catalogue
 from .entry import CatalogueEntry
 from .events import (
     FileProgress,
+    FitEstimated,
     Note,
     Phase,
     PullEvent,
@@ -25,7 +26,7 @@ from .events import (
 )
 from .manifest import Manifest, StoredFile
 from .network import network_options
-from .pull import pull_into
+from .pulling import check_pull, pull_into
 from .resolve import ResolvedModel, resolve_in
 from .store import PartialDownload, Store
 from .transfer import NetworkOptions
@@ -37,6 +38,7 @@ __all__ = [
     "Catalogue",
     "CatalogueEntry",
     "FileProgress",
+    "FitEstimated",
     "Manifest",
     "NetworkOptions",
     "Note",
@@ -50,6 +52,7 @@ __all__ = [
     "Retrying",
     "Store",
     "StoredFile",
+    "check_pull",
     "load_catalogue",
     "pull",
     "pull_into",

@@ -19,6 +19,24 @@ class PullPlanned:
 
 
 @dataclass(frozen=True, slots=True)
+class FitEstimated:
+    """Whether the model fits into this computer's free memory with `context` tokens, and the speed to expect.
+
+    Sizes are bytes. `tokens_per_second` is None when it does not fit or cannot be run; `problem` says why.
+    """
+
+    name: str
+    weight_bytes: int
+    kv_bytes: int
+    context: int
+    memory_bytes: int
+    gpu_bytes: int
+    fits: bool
+    tokens_per_second: float | None
+    problem: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class FileProgress:
     """Bytes of a file that are on disk; `resumed_bytes` were there before this pull began."""
 
@@ -63,7 +81,7 @@ class PullFinished:
     fetched_bytes: int
 
 
-PullEvent = PullPlanned | FileProgress | Retrying | Phase | Note | PullFinished
+PullEvent = PullPlanned | FitEstimated | FileProgress | Retrying | Phase | Note | PullFinished
 Report = Callable[[PullEvent], None]
 
 

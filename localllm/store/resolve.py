@@ -13,7 +13,7 @@ from .catalogue import load_catalogue
 from .events import ignore
 from .foreign import find_foreign, find_in_hub_cache
 from .planner import unknown_name
-from .pull import pull_into
+from .pulling import pull_into
 from .reference import FileReference, HubReference, parse_reference
 from .text import format_bytes, printable
 

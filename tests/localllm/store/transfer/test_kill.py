@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from localllm.store import NetworkOptions, Store
-from localllm.store.pull import pull_into
+from localllm.store.pulling import pull_into
 
 if TYPE_CHECKING:
     from multiprocessing.process import BaseProcess

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import shutil
+import sys
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,7 @@ from localllm.gguf_io import open_gguf
 
 from .disk import make_folder, storage_error
 from .events import Note, Phase, PullFinished, PullPlanned, ignore
+from .fit import estimate_fit
 from .manifest import Manifest
 from .planner import make_plan
 from .sources.hub import explain_refusal
@@ -26,6 +28,9 @@ if TYPE_CHECKING:
     from .plan import PullPlan
     from .store import StagedFile, Store
     from .transfer import NetworkOptions
+
+
+WORTH_AN_ESTIMATE = 300 << 20  # bytes; smaller models run anywhere
 
 
 def pull_into(
@@ -44,12 +49,38 @@ def pull_into(
         return execute(client, store, make_plan(client, store.paths, wanted, name), report)
 
 
-def execute(client: Client, store: Store, plan: PullPlan, report: Report = ignore) -> Manifest:
-    """Fetch, verify and store the files of a plan."""
+def check_pull(
+    store: Store, wanted: str, *, network: NetworkOptions | None = None, report: Report = ignore
+) -> PullPlan:
+    """What `pull_into` would do, reported and not done: files, sizes, licence, and whether the model fits here."""
+    with Client(network) as client:
+        plan = make_plan(client, store.paths, wanted)
+        announce(client, plan, report, smallest=0)
+    return plan
+
+
+def announce(client: Client, plan: PullPlan, report: Report, smallest: int = WORTH_AN_ESTIMATE) -> None:
+    """Report the plan and, for models of `smallest` bytes or more, whether they fit and how fast they would be."""
     names = tuple(file.name for file in plan.files)
     report(PullPlanned(plan.name, plan.source, plan.size_bytes, plan.download_bytes, plan.licence, names))
     for note in plan.notes:
         report(Note(note))
+    if plan.size_bytes is None or plan.size_bytes < smallest:
+        return
+    try:
+        estimate = estimate_fit(client, plan)
+    except HttpStatusError as error:
+        if plan.hub is None:
+            raise
+        raise explain_refusal(client, plan.hub, error) from error
+    if estimate is not None:
+        report(estimate)
+
+
+def execute(client: Client, store: Store, plan: PullPlan, report: Report = ignore) -> Manifest:
+    """Fetch, verify and store the files of a plan."""
+    here = all(file.sha256 is not None and store.blob(file.sha256).is_file() for file in plan.files)
+    announce(client, plan, report, smallest=sys.maxsize if here else WORTH_AN_ESTIMATE)
     with contextlib.ExitStack() as locks:
         staged: list[StagedFile] = []
         fetched_bytes = 0
