@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 HOME_VARIABLE = "LOCALLLM_HOME"
+CACHE_VARIABLE = "LOCALLLM_CACHE_DIR"
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,15 +27,17 @@ class Paths:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None) -> Paths:
-        """The platform's folders, or, when LOCALLLM_HOME is set, that folder for everything."""
-        home = (os.environ if environment is None else environment).get(HOME_VARIABLE)
+        """The platform's folders, or LOCALLLM_HOME for everything; LOCALLLM_CACHE_DIR moves the cache alone."""
+        variables = os.environ if environment is None else environment
+        home, cache = variables.get(HOME_VARIABLE), variables.get(CACHE_VARIABLE)
+        own_cache = Path(cache).expanduser().absolute() if cache else None
         if home:
             root = Path(home).expanduser().absolute()
-            return cls(config=root, data=root, cache=root / "cache")
+            return cls(config=root, data=root, cache=own_cache or root / "cache")
         from platformdirs import PlatformDirs
 
         folders = PlatformDirs("localllm", appauthor=False)
-        return cls(folders.user_config_path, folders.user_data_path, folders.user_cache_path)
+        return cls(folders.user_config_path, folders.user_data_path, own_cache or folders.user_cache_path)
 
     @property
     def settings_file(self) -> Path:

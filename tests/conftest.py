@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import platformdirs
 import pytest
 
 DATA = Path(__file__).resolve().parent / "data"
@@ -14,6 +15,8 @@ DATA = Path(__file__).resolve().parent / "data"
 def private_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """No test reads or writes the models, settings and chats of the person who runs it."""
     home = tmp_path / "home"
+    cache = os.environ.get("LOCALLLM_CACHE_DIR") or platformdirs.user_cache_dir("localllm")
+    monkeypatch.setenv("LOCALLLM_CACHE_DIR", cache)  # compiled kernels are kept from run to run
     monkeypatch.setenv("LOCALLLM_HOME", str(home))
     for name in ("HF_TOKEN", "HF_ENDPOINT", "LOCALLLM_OFFLINE"):
         monkeypatch.delenv(name, raising=False)

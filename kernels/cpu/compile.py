@@ -66,10 +66,15 @@ class Kernel:
 
 
 def cache_directory() -> Path:
-    """The directory of everything that can be made again: $LOCALLLM_CACHE_DIR, or the platform's user cache."""
-    configured = os.environ.get("LOCALLLM_CACHE_DIR")
+    """The directory of everything that can be made again: $LOCALLLM_CACHE_DIR, $LOCALLLM_HOME/cache, or the platform's.
+
+    `localllm.paths.Paths.cache` is the same place.
+    """
+    configured, home = os.environ.get("LOCALLLM_CACHE_DIR"), os.environ.get("LOCALLLM_HOME")
     if configured:
-        return Path(configured)
+        return Path(configured).expanduser().absolute()
+    if home:
+        return Path(home).expanduser().absolute() / "cache"
     import platformdirs
 
     return Path(platformdirs.user_cache_dir("localllm"))

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from localllm.errors import ConfigurationError
+from localllm.kernels.cpu.compile import cache_directory
 from localllm.paths import Paths
 from localllm.settings import KINDS, Settings, parse_size, setting_names
 from localllm.settings_edit import set_setting
@@ -110,8 +111,20 @@ def test_a_file_with_a_secret_is_for_its_owner_only(paths: Paths) -> None:
     assert stat.S_IMODE(paths.settings_file.stat().st_mode) == 0o600
 
 
+def test_kernels_and_store_agree_on_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("LOCALLLM_CACHE_DIR", raising=False)
+    assert cache_directory() == Paths.from_environment().cache
+    monkeypatch.setenv("LOCALLLM_CACHE_DIR", str(tmp_path))
+    assert cache_directory() == Paths.from_environment().cache == tmp_path
+    monkeypatch.delenv("LOCALLLM_CACHE_DIR")
+    monkeypatch.delenv("LOCALLLM_HOME")
+    assert cache_directory() == Paths.from_environment().cache
+
+
 def test_home_puts_everything_into_one_folder(tmp_path: Path) -> None:
     found = Paths.from_environment({"LOCALLLM_HOME": str(tmp_path / "a b ü")})
     assert {found.config, found.data, found.cache.parent} == {tmp_path / "a b ü"}
+    moved = Paths.from_environment({"LOCALLLM_HOME": str(tmp_path), "LOCALLLM_CACHE_DIR": str(tmp_path / "c")})
+    assert (moved.data, moved.cache) == (tmp_path, tmp_path / "c")
     usual = Paths.from_environment({})
     assert all("localllm" in str(path) for path in (usual.config, usual.data, usual.cache))

@@ -122,8 +122,9 @@ def test_what_is_no_model_is_not_imported(run: Callable[..., tuple[int, str, str
 
 
 def test_prune_counts_what_it_deletes(
-    run: Callable[..., tuple[int, str, str]], imported: str, private_home: Path
+    run: Callable[..., tuple[int, str, str]], imported: str, private_home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.delenv("LOCALLLM_CACHE_DIR")
     blobs = Path(facts(run, "show", imported)["path"]).parent
     (blobs / f"{'0' * 64}.gguf").write_bytes(bytes(1000))
     repacked = private_home / "cache" / "repacked"
@@ -200,9 +201,19 @@ def test_offline_pulls_nothing(run: Callable[..., tuple[int, str, str]], monkeyp
     assert run("search", "--hub", "x")[0] == 1
 
 
-def test_search_and_models(run: Callable[..., tuple[int, str, str]]) -> None:
+def test_a_hub_that_cannot_be_reached_does_not_hide_the_catalogue(
+    run: Callable[..., tuple[int, str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+    code, output, errors = run("search", "gemma", "270m")
+    assert (code, "gemma3:270m" in output, "only the catalogue" in errors) == (0, True, True)
+    assert run("search", "--hub", "gemma")[0] == 1
+
+
+def test_search_and_models(run: Callable[..., tuple[int, str, str]], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOCALLLM_OFFLINE", "1")
     assert [entry["name"] for entry in facts(run, "search", "gemma", "270m")["catalogue"]] == ["gemma3:270m"]
-    assert "nothing in the catalogue" in run("search", "zzzz")[1]
+    assert "nothing matches" in run("search", "zzzz")[1]
     assert run("models", "add", "my:1b", "hf:a/b/c.gguf", "context=2048")[0] == 0
     assert facts(run, "models", "show", "my:1b")["context"] == 2048
     assert run("models", "edit", "my:1b", "context=")[0] == 0

@@ -118,6 +118,24 @@ def test_only_the_head_is_read(server: FaultServer, network: NetworkOptions, big
     assert [request.range for request in server.requests] == [(0, (1 << 20) - 1)] * 2
 
 
+def test_a_head_longer_than_the_first_look(server: FaultServer, network: NetworkOptions, tmp_path: Path) -> None:
+    from localllm.gguf_io import QuantType, write_gguf
+
+    tokens = [f"token number {index}" for index in range(120_000)]
+    write_gguf(
+        tmp_path / "m.gguf",
+        {"general.architecture": "x", "tokenizer.ggml.tokens": tokens},
+        {"w": (QuantType.F32, (1024, 1024), bytes(4 << 20))},
+    )
+    content = (tmp_path / "m.gguf").read_bytes()
+    url = server.add("/m.gguf", content)
+    with Client(network) as client:
+        _, head = read_head(client, RemoteFile(url, "m.gguf"))
+    assert content.startswith(head)
+    assert 2 << 20 < len(head) < len(content)
+    assert sum(request.sent for request in server.requests) <= len(head) + (1 << 20)
+
+
 def test_the_estimate_is_an_event_for_programs(capsys: pytest.CaptureFixture[str]) -> None:
     from localllm.cli.pull_progress import JsonEvents, describe
 
