@@ -170,13 +170,19 @@ class KVCache:
             room = min(room, self._seal_tokens - sequence.length % self._seal_tokens)
         return room
 
-    def fits(self, sequence: CachedSequence, length: int) -> bool:
-        """Whether pages for `length` tokens are available now, beside those that the sequence has."""
-        for group, table in zip(self.groups, sequence.tables, strict=True):
-            most = min(length, group.policy.peak_tokens(length))
-            if group.writable.available < -(-most // PAGE_SIZE) - table.count:
-                return False
-        return True
+    def fits(self, sequence: CachedSequence, others: Sequence[CachedSequence]) -> bool:
+        """Whether there are pages for all tokens of a sequence, once all those of the others have theirs."""
+        return all(
+            group.writable.available >= sum(self._missing(group, each, index) for each in (sequence, *others))
+            for index, group in enumerate(self.groups)
+        )
+
+    @staticmethod
+    def _missing(group: GroupPools, sequence: CachedSequence, index: int) -> int:
+        table = sequence.tables[index]
+        tokens = len(sequence.tokens)
+        most = min(tokens, group.policy.peak_tokens(tokens))
+        return max(0, -(-most // PAGE_SIZE) - table.count)
 
     def reserve(self, sequence: CachedSequence, rows: int) -> bool:
         """Pages for `rows` (at most `room`) more rows; False, with nothing taken, when there are too few."""

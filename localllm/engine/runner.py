@@ -92,7 +92,8 @@ class Runner:
             return
         if job.text.left <= 0:
             self._commit(job, count)
-            self.end(job)
+            for each in (job, *job.siblings):
+                self.end(each)
             return
         sampled = self._sample(job, rows[-1 - len(item.drafts) :], item.drafts)
         self._commit(job, prompt_rows - 1 + sampled)

@@ -65,7 +65,8 @@ class Scheduler:
     def _start(self, job: Job, *, reuse: bool = True) -> bool:
         protected = job.request.sinks or 0
         kv = self._cache.open(job.tokens, protected=protected, reuse=reuse and job.request.reader is None)
-        if self.running and not self._cache.fits(kv, len(kv.tokens)):
+        others = [running.kv for running in self.running if running.kv is not None]
+        if others and not self._cache.fits(kv, others):
             self._cache.release(kv, publish=True)
             return False
         self.waiting.take(job)
