@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING
 from localllm.errors import DownloadError, GGUFError
 from localllm.gguf_io import open_gguf
 
+from .catalogue import load_catalogue
 from .disk import make_folder, storage_error
 from .events import Note, Phase, PullFinished, PullPlanned, ignore
 from .fit import estimate_fit
 from .manifest import Manifest
 from .planner import make_plan
+from .reference import parse_reference
 from .sources.hub import explain_refusal
 from .staging import stage
 from .transfer import Client
@@ -45,8 +47,24 @@ def pull_into(
 
     Raises ModelNotFoundError, ConfigurationError, DownloadError; what was fetched stays and the next call goes on.
     """
+    pulled = _pulled_before(store, wanted, name)
+    if pulled is not None:
+        return _finish(store, pulled, 0, report)
     with Client(network) as client:
         return execute(client, store, make_plan(client, store.paths, wanted, name), report)
+
+
+def _pulled_before(store: Store, wanted: str, name: str | None) -> Manifest | None:
+    """The model of a catalogue name whose pinned content is in the store already; asks no server."""
+    if parse_reference(wanted) is not None:
+        return None
+    entry = load_catalogue(store.paths).find(wanted)
+    if entry is None or entry.sha256 is None:
+        return None
+    manifest = store.find(name or entry.name)
+    if manifest is None or [file.sha256 for file in manifest.files] != [entry.sha256]:
+        return None
+    return manifest if all(map(store.has_blob, manifest.files)) else None
 
 
 def check_pull(

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from localllm.errors import DownloadError
 
 from ..disk import free_bytes, make_folder, require_space, storage_error
-from ..events import FileProgress, Note, Phase
+from ..events import FileProgress, Note, Phase, Retrying
 from ..text import format_bytes, shown_url
 from .blocks import BlockFile
 from .fetch import ContentChanged, Fetch, RangesIgnored
@@ -210,7 +211,9 @@ class Transfer:
                 break
             except TransientError as error:
                 failures += 1
-                self._client.delay_or_give_up(failures, error, self._remote.name)
+                wait = self._client.delay_or_give_up(failures, error, self._remote.name)
+                self._report(Retrying(self._remote.name, error.reason, wait))
+                time.sleep(wait)
         if self._remote.sha256 is not None and actual != self._remote.sha256:
             raise DownloadError(
                 f"{self._remote.name}: the bytes from {shown_url(self._remote.url)} are not the expected file\n"

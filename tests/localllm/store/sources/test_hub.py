@@ -265,6 +265,10 @@ def test_a_catalogue_entry_with_a_hash_needs_no_listing(hub: Hub, store: Store, 
     manifest = pull_into(store, "mine:1b", network=hub.network)
     assert (manifest.name, manifest.licence, manifest.files[0].verified_by) == ("mine:1b", "MIT", "catalogue")
     assert all("/api/" not in request.path for request in hub.server.requests)
+    assert pull_into(store, "mine:1b", network=NetworkOptions(offline=True)) == manifest
+    store.path_of(manifest).unlink()
+    with pytest.raises(DownloadError, match="offline"):
+        pull_into(store, "mine:1b", network=NetworkOptions(offline=True))
 
 
 @pytest.mark.parametrize("body", [b"<html>", b"[]", b'{"siblings": 5}', b'{"siblings": [{}]}', b"[" * 100_000])

@@ -237,6 +237,14 @@ def test_without_a_length_the_stream_is_taken_to_its_end(server: FaultServer, pu
     assert found.path.read_bytes() == noise
 
 
+def test_without_a_length_a_busy_server_is_asked_again(server: FaultServer, puller: Puller, noise: bytes) -> None:
+    url = server.add(PATH, noise)
+    server.fail_always(PATH, ignore_range=True, no_length=True)
+    server.fail(PATH, 2, status=503)
+    assert puller.run(url).path.read_bytes() == noise
+    assert sum(isinstance(event, Retrying) for event in puller.events) == 2
+
+
 def test_without_a_length_a_cut_is_caught_by_the_hash(server: FaultServer, puller: Puller, noise: bytes) -> None:
     url = server.add(PATH, noise)
     server.fail_always(PATH, ignore_range=True, no_length=True, cut_after=1_000_000)
