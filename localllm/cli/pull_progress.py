@@ -55,7 +55,8 @@ def describe(event: PullEvent) -> str | None:
     if isinstance(event, FitEstimated):
         return _describe_fit(event)
     if isinstance(event, Retrying):
-        return f"{printable(event.file, 80)}: {event.reason}; trying again in {format_seconds(event.wait_seconds)}"
+        wait = format_seconds(max(1.0, event.wait_seconds))
+        return f"{printable(event.file, 80)}: {event.reason}; trying again in {wait}"
     if isinstance(event, Phase):
         return f"{printable(event.file, 80)}: {event.text}"
     if isinstance(event, Note):
