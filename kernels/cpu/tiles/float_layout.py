@@ -51,27 +51,23 @@ class FloatLayout(TileLayout):
         result[:, :columns] = items.reshape(tiles, ROWS, columns).transpose(0, 2, 1)
         target[:] = result.reshape(tiles, -1).view(np.uint8)
 
-    def emit_dots(
-        self, e: Emitter, tiles: Sequence[Value], blocks: Offset, activations: Sequence[Value]
-    ) -> list[list[Value]]:
+    def emit_dot(self, e: Emitter, tile: Value, blocks: Offset, activations: Sequence[Value]) -> list[Value]:
         """See TileLayout."""
-        starts, rows = [e.pointer(tile) for tile in tiles], [e.pointer(activation) for activation in activations]
+        tile, rows = e.pointer(tile), [e.pointer(activation) for activation in activations]
 
         def inputs(index: Value, sums: list[Value]) -> list[Value]:
+            at = e.at(tile, e.mul(index, ROWS * self._item_bytes))
+            weights = [self._load(e, at, chain * ROWS * self._item_bytes) for chain in range(_CHAINS)]
             updated: list[Value] = []
-            for start in starts:
-                at = e.at(start, e.mul(index, ROWS * self._item_bytes))
-                weights = [self._load(e, at, chain * ROWS * self._item_bytes) for chain in range(_CHAINS)]
-                for row in rows:
-                    for chain in range(_CHAINS):
-                        x = e.load_splat(F32, ROWS, row, e.mul(index, 4), 4 * chain)
-                        updated.append(e.fma(weights[chain], x, sums[len(updated)]))
+            for row in rows:
+                for chain in range(_CHAINS):
+                    x = e.load_splat(F32, ROWS, row, e.mul(index, 4), 4 * chain)
+                    updated.append(e.fma(weights[chain], x, sums[len(updated)]))
             return updated
 
-        zeros = [e.constant(F32X16, 0.0)] * (_CHAINS * len(starts) * len(rows))
+        zeros = [e.constant(F32X16, 0.0)] * (_CHAINS * len(rows))
         sums = e.loop(e.mul(e.integer(blocks), BLOCK), zeros, inputs, step=_CHAINS)
-        totals = [e.add(even, odd) for even, odd in zip(sums[::2], sums[1::2], strict=True)]
-        return [totals[i * len(rows) : (i + 1) * len(rows)] for i in range(len(starts))]
+        return [e.add(even, odd) for even, odd in zip(sums[::2], sums[1::2], strict=True)]
 
     def _load(self, e: Emitter, address: Value, offset: int) -> Value:
         if self.quant_type is QuantType.F16:

@@ -17,7 +17,7 @@ from .dot import Codes, emit_sums, sum_scale
 from .layout import Activation, TileLayout
 from .packings import Packing
 from .pieces import BLOCK, ROWS, Piece
-from .scalings import Factors, Scales, Scaling
+from .scalings import Factors, Scales, Scaling, times
 from .sources import CodeSource
 
 if TYPE_CHECKING:
@@ -67,44 +67,37 @@ class IntegerLayout(TileLayout):
         result[..., scaling.header_bytes :] = blocks.reshape(piece.tiles, supers, -1)
         target[:] = result.reshape(piece.tiles, -1)
 
-    def emit_dots(
-        self, e: Emitter, tiles: Sequence[Value], blocks: Offset, activations: Sequence[Value]
-    ) -> list[list[Value]]:
+    def emit_dot(self, e: Emitter, tile: Value, blocks: Offset, activations: Sequence[Value]) -> list[Value]:
         """See TileLayout."""
-        scaling, codes, tokens = self.scaling, self._codes, len(activations)
-        starts, rows = [e.pointer(tile) for tile in tiles], [e.pointer(activation) for activation in activations]
+        scaling, codes = self.scaling, self._codes
+        tile, rows = e.pointer(tile), [e.pointer(activation) for activation in activations]
         # Without minimums the whole result is scaled at the end. With them the scales are, and where a block has two
         # groups a minimum is multiplied with what the record holds: the sum of q times -128.
         factors = Factors()
         if scaling.has_minimum:
             factors = Factors(sum_scale(e.isa, codes), 1.0 if codes.groups == 1 else -1.0 / ZERO_POINT)
 
-        def super_block(index: Value, sums: list[Value]) -> list[Value]:
-            headers = [e.at(start, e.mul(index, self._super_bytes)) for start in starts]
-            shared = [scaling.emit_header(e, header, factors) for header in headers]
-            first = e.mul(index, scaling.super_block)
+        def super_block(index: Value, totals: list[Value]) -> list[Value]:
+            start = e.at(tile, e.mul(index, self._super_bytes))
+            header, first = scaling.emit_header(e, start, factors), e.mul(index, scaling.super_block)
 
             def block(i: Offset, inner: list[Value]) -> list[Value]:
+                at = e.at(start, e.mul(e.integer(i), self._block_bytes), scaling.header_bytes)
                 record = e.mul(e.add(first, i), RECORD_BYTES)
-                records: list[Value] = [e.at(row, record) for row in rows]
-                updated: list[Value] = []
-                for number, (header, values) in enumerate(zip(headers, shared, strict=True)):
-                    at = e.at(header, e.mul(e.integer(i), self._block_bytes), scaling.header_bytes)
-                    scales = scaling.emit(e, values, at, factors)
-                    words = self.packing.emit_words(e, e.at(at, scaling.block_bytes))
-                    integers = emit_sums(e, words, codes, records)
-                    for token in range(tokens):
-                        total = inner[number * tokens + token]
-                        updated.append(_accumulate(e, total, integers[token], scales, records[token]))
-                return updated
+                records = [e.at(row, record) for row in rows]
+                scales = scaling.emit(e, header, at, factors)
+                words = self.packing.emit_words(e, e.at(at, scaling.block_bytes))
+                integers = emit_sums(e, words, codes, records)
+                tokens = zip(inner, integers, records, strict=True)
+                return [_accumulate(e, total, sums, scales, record) for total, sums, record in tokens]
 
-            return block(0, sums) if scaling.super_block == 1 else e.loop(scaling.super_block, sums, block)
+            return block(0, totals) if scaling.super_block == 1 else e.loop(scaling.super_block, totals, block)
 
         count = e.div(e.integer(blocks), scaling.super_block)
-        totals = e.loop(count, [e.constant(F32X16, 0.0)] * (len(starts) * tokens), super_block)
-        if not scaling.has_minimum and sum_scale(e.isa, codes) != 1.0:
-            totals = [e.mul(total, sum_scale(e.isa, codes)) for total in totals]
-        return [totals[i * tokens : (i + 1) * tokens] for i in range(len(starts))]
+        totals = e.loop(count, [e.constant(F32X16, 0.0)] * len(rows), super_block)
+        if not scaling.has_minimum:
+            totals = [times(e, total, sum_scale(e.isa, codes)) for total in totals]
+        return totals
 
 
 def _accumulate(e: Emitter, total: Value, integers: Sequence[Value], scales: Scales, record: Value) -> Value:
