@@ -17,19 +17,31 @@ _LARGEST_UNSIGNED = 32767 // (2 * 127)  # two products of such codes fit into in
 
 @dataclass(frozen=True, slots=True)
 class Codes:
-    """The codes of a layout: `bits` wide, at the top of their byte; `groups` (1 or 2) of inputs with a scale each.
+    """The codes of a layout: `bits` wide, below bit `top` of their byte; `groups` (1 or 2) of inputs with a scale each.
 
-    With a zero point the weight is (code - 128) * scale, else code * scale + minimum; here the code is the whole byte.
+    With a zero point, which is half of what the bits below `top` can hold, the weight is (code - zero point) * scale;
+    without one it is code * scale + minimum.
     """
 
     bits: int
     zero_point: bool
-    groups: int = 1
+    groups: int
+    top: int
+
+    @property
+    def sum_scale(self) -> float:
+        """What turns the sums into sums of products of the integers, which have no bits below them."""
+        return 0.5 ** (self.top - self.bits)
 
 
-def sum_scale(isa: Isa, codes: Codes) -> float:
-    """What turns the sums into sums of products of the small integers, which are at the bottom of their byte."""
-    return 1.0 if _right_aligned(isa) else 0.5 ** (8 - codes.bits)
+def codes_for(isa: Isa, bits: int, zero_point: bool, groups: int) -> Codes:
+    """Where the codes of a layout should lie in their bytes.
+
+    At the top the zero point is 128, and a sum starts from what the activation record holds. At the bottom pmaddubsw
+    overflows late, and nibbles come as easily.
+    """
+    bottom = isa.dot_product is DotProduct.MADDUBS or (bits == 4 and not zero_point)
+    return Codes(bits, zero_point, groups, bits if bottom else 8)
 
 
 def emit_sums(e: Emitter, words: Sequence[Value], codes: Codes, records: Sequence[Value]) -> list[list[Value]]:
@@ -41,8 +53,6 @@ def emit_sums(e: Emitter, words: Sequence[Value], codes: Codes, records: Sequenc
     whole, halves = tuple(range(WORDS)), (tuple(range(WORDS // 2)), tuple(range(WORDS // 2, WORDS)))
     # One token alone: two chains hide the latency that other tokens would hide.
     chains = [(whole, OFFSET)] if codes.groups == 1 and len(records) > 1 else list(zip(halves, offsets, strict=True))
-    if _right_aligned(e.isa) and codes.bits < 8:
-        words = [_shift_right(e, word, 8 - codes.bits) for word in words]
     emit_chain = {
         DotProduct.VNNI_512: _chain_vnni_512,
         DotProduct.VNNI_256: _chain_vnni_256,
@@ -59,24 +69,15 @@ def emit_sums(e: Emitter, words: Sequence[Value], codes: Codes, records: Sequenc
     return by_token
 
 
-def _right_aligned(isa: Isa) -> bool:
-    return isa.dot_product is DotProduct.MADDUBS
-
-
-def _shift_right(e: Emitter, word: Value, bits: int) -> Value:
-    """The bits shifted out of a byte are zero, so none reach its neighbour."""
-    return e.bitcast(e.shift_right(e.bitcast(word, vector(I16, 32)), bits), U8X64)
-
-
 def _start(e: Emitter, codes: Codes, record: Value, offset: int | None) -> Value:
     """What a sum starts from: minus the zero point times the sum of q, which is ready in the record."""
     if offset is None or not codes.zero_point:
         return e.constant(I32X16, 0)
-    if not _right_aligned(e.isa):
-        return e.load_splat(I32, 16, record, offset)
-    if codes.bits == 8:  # `_chain_maddubs` takes the zero point off the codes
+    if codes.top < 8:
+        return e.splat(e.shift_right(e.load(I32, record, offset), 8 - codes.top, signed=True), 16)
+    if e.isa.dot_product is DotProduct.MADDUBS:  # `_chain_maddubs` takes the zero point off the codes
         return e.constant(I32X16, 0)
-    return e.splat(e.shift_right(e.load(I32, record, offset), 8 - codes.bits, signed=True), 16)
+    return e.load_splat(I32, 16, record, offset)
 
 
 NumberedWords = Sequence[tuple[int, Value]]
@@ -112,7 +113,7 @@ def _chain_maddubs(
     e: Emitter, words: NumberedWords, codes: Codes, records: Sequence[Value], starts: Sequence[Value]
 ) -> list[Value]:
     """pmaddubsw adds two products in int16: as many as cannot overflow are added up before they are widened."""
-    kind, largest = vector(I16, 16), (1 << codes.bits) - 1
+    kind, largest = vector(I16, 16), (1 << codes.top) - 1
     signed, at_once = largest > _LARGEST_UNSIGNED, max(1, _LARGEST_UNSIGNED // largest)
     results = []
     for record, start in zip(records, starts, strict=True):

@@ -13,7 +13,7 @@ from localllm.kernels.cpu.activations import HALF_OFFSETS, RECORD_BYTES, SCALE, 
 from localllm.kernels.cpu.emit import Emitter
 from localllm.kernels.cpu.ir_types import F32, F32X16, I32, Offset, Value
 
-from .dot import Codes, emit_sums, sum_scale
+from .dot import codes_for, emit_sums
 from .layout import Activation, TileLayout
 from .packings import Packing
 from .pieces import BLOCK, ROWS, Piece
@@ -50,10 +50,6 @@ class IntegerLayout(TileLayout):
     def _super_bytes(self) -> int:
         return self.scaling.header_bytes + self.scaling.super_block * self._block_bytes
 
-    @property
-    def _codes(self) -> Codes:
-        return Codes(self.packing.bits, not self.scaling.has_minimum, self.groups)
-
     def _pack_piece(self, tensor: Tensor, target: Bytes) -> None:
         piece, scaling = Piece(tensor), self.scaling
         supers = piece.blocks // scaling.super_block
@@ -69,13 +65,14 @@ class IntegerLayout(TileLayout):
 
     def emit_dot(self, e: Emitter, tile: Value, blocks: Offset, activations: Sequence[Value]) -> list[Value]:
         """See TileLayout."""
-        scaling, codes = self.scaling, self._codes
+        scaling = self.scaling
+        codes = codes_for(e.isa, self.packing.bits, not scaling.has_minimum, self.groups)
         tile, rows = e.pointer(tile), [e.pointer(activation) for activation in activations]
         # Without minimums the whole result is scaled at the end. With them the scales are, and where a block has two
         # groups a minimum is multiplied with what the record holds: the sum of q times -128.
         factors = Factors()
         if scaling.has_minimum:
-            factors = Factors(sum_scale(e.isa, codes), 1.0 if codes.groups == 1 else -1.0 / ZERO_POINT)
+            factors = Factors(codes.sum_scale, 1.0 if codes.groups == 1 else -1.0 / ZERO_POINT)
 
         def super_block(index: Value, totals: list[Value]) -> list[Value]:
             start = e.at(tile, e.mul(index, self._super_bytes))
@@ -86,7 +83,7 @@ class IntegerLayout(TileLayout):
                 record = e.mul(e.add(first, i), RECORD_BYTES)
                 records = [e.at(row, record) for row in rows]
                 scales = scaling.emit(e, header, at, factors)
-                words = self.packing.emit_words(e, e.at(at, scaling.block_bytes))
+                words = self.packing.emit_words(e, e.at(at, scaling.block_bytes), codes.top)
                 integers = emit_sums(e, words, codes, records)
                 tokens = zip(inner, integers, records, strict=True)
                 return [_accumulate(e, total, sums, scales, record) for total, sums, record in tokens]
@@ -96,7 +93,7 @@ class IntegerLayout(TileLayout):
         count = e.div(e.integer(blocks), scaling.super_block)
         totals = e.loop(count, [e.constant(F32X16, 0.0)] * len(rows), super_block)
         if not scaling.has_minimum:
-            totals = [times(e, total, sum_scale(e.isa, codes)) for total in totals]
+            totals = [times(e, total, codes.sum_scale) for total in totals]
         return totals
 
 

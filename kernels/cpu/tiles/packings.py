@@ -26,7 +26,7 @@ WORD_BYTES = 64
 class Packing(ABC):
     """Codes in vectors of 64 bytes."""
 
-    bits: int  # of a code that comes out, at the top of its byte
+    bits: int  # of a code that comes out
     vectors: int
 
     @property
@@ -39,8 +39,8 @@ class Packing(ABC):
         """Words of small integers, uint32 [n, 8, 16 rows] with a byte for each input, to [n, vectors, 16 rows]."""
 
     @abstractmethod
-    def emit_words(self, e: Emitter, codes: Value) -> list[Value]:
-        """Load a block's 8 words from the address where its codes start."""
+    def emit_words(self, e: Emitter, codes: Value, top: int) -> list[Value]:
+        """Load a block's 8 words from the address where its codes start; the codes come below bit `top` of a byte."""
 
     def _load(self, e: Emitter, codes: Value) -> list[Value]:
         return [e.load(U8X64, codes, WORD_BYTES * i) for i in range(self.vectors)]
@@ -84,12 +84,8 @@ class BitFields(Packing):
                 packed[:, field.vector] |= part << np.uint32(field.low)
         return packed
 
-    def emit_words(self, e: Emitter, codes: Value) -> list[Value]:
-        """The codes at the top of their bytes."""
-        return self.emit_fields(e, codes, 8)
-
-    def emit_fields(self, e: Emitter, codes: Value, top: int) -> list[Value]:
-        """The codes below bit `top` of their bytes: a shift and a mask for each field, less where it lies right."""
+    def emit_words(self, e: Emitter, codes: Value, top: int) -> list[Value]:
+        """A shift and a mask for each field, less where it lies right."""
         loaded = self._load(e, codes)
         words = []
         for fields in self.words:
@@ -163,9 +159,9 @@ class Levels(Packing):
         """Pack the indices."""
         return self.indices.pack(words)
 
-    def emit_words(self, e: Emitter, codes: Value) -> list[Value]:
+    def emit_words(self, e: Emitter, codes: Value, top: int) -> list[Value]:
         """A table look-up in a register where the host has one."""
-        return [self._look_up(e, index) for index in self.indices.emit_fields(e, codes, self.indices.bits)]
+        return [self._look_up(e, index) for index in self.indices.emit_words(e, codes, self.indices.bits)]
 
     def _look_up(self, e: Emitter, index: Value) -> Value:
         table = [(level + 128) & 255 for level in self.levels]
