@@ -139,12 +139,9 @@ class Engine:
         if not self._options.slides:
             limit = min(limit, self._options.context - len(request.ids))
         text = AnswerText(self._tokenizer, parameters, limit, show_special=request.show_special)
-        allowed = None
-        if parameters.ignore_eos and self._tokenizer.end_ids:
-            allowed = np.ones(self._vocabulary_size, bool)
-            allowed[[token for token in self._tokenizer.end_ids if token < self._vocabulary_size]] = False
+        banned = [token for token in self._tokenizer.end_ids if parameters.ignore_eos and token < self._vocabulary_size]
         drafter = None if self._options.drafter is None else self._options.drafter()
-        return Job(request, generation, index, order, sampler, text, allowed, drafter)
+        return Job(request, generation, index, order, sampler, text, np.array(banned, np.int64), drafter)
 
     def _breaker_ids(self, breakers: tuple[str, ...]) -> frozenset[int]:
         return breaker_ids(self._tokenizer.pieces(range(self._vocabulary_size)), breakers)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from localllm.cache.sequence import token_array
 from localllm.events import Finished, PromptProgress, Timings, Usage
 from localllm.kernels.kv_layout import PAGE_SIZE
@@ -15,12 +17,11 @@ if TYPE_CHECKING:
     from array import array
     from collections.abc import Sequence
 
-    import numpy as np
     import numpy.typing as npt
 
     from localllm.cache import CachedSequence
     from localllm.events import FinishReason
-    from localllm.sampling import Sampler
+    from localllm.sampling import Sample, Sampler
 
     from .generation import Generation
     from .hooks import Constraint, Drafter
@@ -39,7 +40,7 @@ class Job:
         order: int,
         sampler: Sampler,
         text: AnswerText,
-        allowed: npt.NDArray[np.bool_] | None,
+        banned: npt.NDArray[np.int64],
         drafter: Drafter | None,
     ) -> None:
         self.request = request
@@ -54,7 +55,7 @@ class Job:
         self.siblings: list[Job] = []  # other answers to the same prompt, which wait for it
         self.restarted = False
         self.haste = 0.0  # of two prompts, the one with the lower number is computed first
-        self._allowed = allowed
+        self._banned = banned
         self._tokens = token_array(request.ids)
         self._cached = 0
         self._progress = 0
@@ -109,12 +110,19 @@ class Job:
             self._progress = processed
             self.generation.put(self.index, PromptProgress(self.prompt_length, self._cached, processed))
 
-    def allowed(self) -> npt.NDArray[np.bool_] | None:
-        """Tokens that may come next: the grammar's, without those that this request bans."""
-        mask = None if self.constraint is None else self.constraint.allowed()
-        if mask is None:
-            return self._allowed
-        return mask if self._allowed is None else mask & self._allowed
+    def choose(self, row: npt.NDArray[np.float32]) -> Sample:
+        """The next token, from logits [vocabulary]: the sampler's choice among what grammar and bans leave."""
+        allowed = None if self.constraint is None else self.constraint.allowed()
+        if len(self._banned):
+            if allowed is None and self.request.parameters.logprobs is None:  # much cheaper than a mask
+                row = row.copy()
+                row[self._banned] = -np.inf
+            else:
+                allowed = np.ones(len(row), bool) if allowed is None else allowed[: len(row)].copy()
+                allowed[self._banned] = False
+        elif allowed is not None:
+            allowed = allowed[: len(row)]
+        return self.sampler.sample(row, self.tokens, allowed)
 
     def judge(self, drafted: Sequence[int], accepted: int) -> None:
         """The step verified these guesses."""

@@ -123,7 +123,7 @@ class Runner:
         return index + 1
 
     def _choose(self, job: Job, row: npt.NDArray[np.float32]) -> None:
-        sample = job.sampler.sample(row[: self._vocabulary_size], job.tokens, job.allowed())
+        sample = job.choose(row[: self._vocabulary_size])
         job.mark_first()
         job.tokens.append(sample.token)
         delta = job.text.push(sample)
