@@ -5,7 +5,8 @@ a cache group have *logical indices* 0, 1, 2, ...: first `sink_tokens` keys at p
 positions `window_start`, `window_start` + 1, ... A row sees the keys of logical index <= its `row_index` (also
 restricted by the layer's own window, counted in positions). K is stored rotated at its absolute position. When tokens
 between the sinks and the window were evicted, sink keys are read with a second copy of the query, rotated at
-`sink_positions` (StreamingLLM, https://arxiv.org/abs/2309.17453), so no key is ever rotated again.
+`sink_positions` (StreamingLLM, https://arxiv.org/abs/2309.17453), so no key is ever rotated again; their distance, for
+the layer's own window too, is counted from there.
 """
 
 from __future__ import annotations

@@ -66,7 +66,8 @@ class GroupPlan:
         plans[:, RowPlan.LOW_SINK] = 0
         if self._window is not None:
             oldest = step.positions - self._window + 1
-            plans[:, RowPlan.LOW_SINK] = np.maximum(oldest, 0)
+            near = step.positions if step.sink_positions is None else step.sink_positions
+            plans[:, RowPlan.LOW_SINK] = np.maximum(near - self._window + 1, 0)
             plans[:, RowPlan.LOW] = np.maximum(oldest - tables.window_start[sequences] + sinks, sinks)
         plans[:, RowPlan.PAGES] = pages.ctypes.data + pages.strides[0] * sequences.astype(np.int64)
         plans[:, RowPlan.TREE] = 0

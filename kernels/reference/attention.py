@@ -115,7 +115,13 @@ class _SequenceView:
             self.visible = np.broadcast_to(index < own[0], (len(own), len(index))).copy()
             self.visible[:, own] = step.tree.ancestors[np.ix_(self.rows, self.rows)]
         if window is not None:
-            self.visible &= key_positions > step.positions[self.rows, None] - window
+            own_positions = np.where(index < self.sinks, _near(step)[self.rows, None], step.positions[self.rows, None])
+            self.visible &= key_positions > own_positions - window
+
+
+def _near(step: Step) -> npt.NDArray[np.int64]:
+    """The positions [M] from which rows see sinks."""
+    return step.positions if step.sink_positions is None else step.sink_positions
 
 
 def _sequences(step: Step, tables: GroupTables, window: int | None) -> Iterator[_SequenceView]:
