@@ -1,0 +1,171 @@
+"""The commands as a person types them: help, nonsense, broken input, and the facts that other tools rely on."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from localllm.cli.main import COMMANDS, main
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    out, err = capsys.readouterr()
+    assert "Traceback" not in out + err
+    assert isinstance(ended.value.code, int)
+    return ended.value.code, out, err
+
+
+@pytest.fixture
+def tiny(data_folder: Path) -> str:
+    return str(data_folder / "models" / "llama_gqa_tied_f16.gguf")
+
+
+@pytest.mark.parametrize("command", list(COMMANDS))
+def test_every_command_explains_itself(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(capsys, command, "--help")
+    assert code == 0
+    assert out.startswith(f"Usage: localllm {command}")
+    assert len(out.splitlines()[2].strip()) > 20
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "nonsense",
+        "--nonsense",
+        "run",
+        "run m p --threads 0",
+        "run m p --top-p 2",
+        "plan m --vram much",
+        "tokenize",
+        "perplexity m",
+        "bench m -r 0",
+    ],
+)
+def test_wrong_usage_is_exit_code_2(line: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = run(capsys, *line.split())
+    assert code == 2
+    assert out == ""
+    assert "Error" in err
+
+
+@pytest.mark.parametrize("command", [["run", "NAME", "hello"], ["tokenize", "NAME", "x"], ["plan", "NAME"]])
+def test_an_unknown_model_names_its_neighbours(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = run(capsys, *["smollm2:136m" if word == "NAME" else word for word in command])
+    assert code == 1
+    assert err.startswith("error: ")
+    assert "smollm2:135m" in err
+
+
+def test_a_missing_and_a_broken_file_are_told_apart(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = run(capsys, "run", str(tmp_path / "none.gguf"), "hello")
+    assert code == 1
+    assert "there is no file" in err
+    broken = tmp_path / "broken.gguf"
+    broken.write_bytes(b"<!DOCTYPE html><html>not found</html>")
+    code, _, err = run(capsys, "run", str(broken), "hello")
+    assert code == 1
+    assert "HTML" in err
+
+
+def test_a_prompt_that_is_no_text_is_refused(tiny: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    binary = tmp_path / "prompt.bin"
+    binary.write_bytes(b"abc\xff\xfe")
+    code, _, err = run(capsys, "run", tiny, "--file", str(binary))
+    assert code == 1
+    assert "not UTF-8" in err
+    assert "byte 3" in err
+
+
+def test_tokenize_shows_ids_and_pieces(tiny: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(capsys, "tokenize", tiny, "hello wörld", "--json")
+    facts = json.loads(out)
+    assert code == 0
+    assert facts["count"] == len(facts["ids"]) == len(facts["pieces"])
+    code, out, _ = run(capsys, "tokenize", tiny, "hello wörld", "--ids")
+    assert [int(word) for word in out.split()] == facts["ids"]
+    code, out, _ = run(capsys, "tokenize", tiny, "hello wörld", "--count")
+    assert int(out) == facts["count"]
+
+
+def test_run_writes_only_the_answer_to_stdout(tiny: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = run(capsys, "run", tiny, "abc", "--raw", "-n", "5", "--ignore-eos", "--seed", "1")
+    assert code == 0
+    code, again, verbose = run(capsys, "run", tiny, "abc", "--raw", "-n", "5", "--ignore-eos", "--seed", "1", "-v")
+    assert again == out
+    assert "tok/s" in verbose
+    assert "tok/s" not in err
+
+
+def test_run_as_json_counts_tokens(tiny: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(capsys, "run", tiny, "abc", "--raw", "-n", "4", "--ignore-eos", "--json")
+    facts = json.loads(out)
+    assert code == 0
+    assert len(facts["ids"]) == facts["usage"]["completion_tokens"] == 4
+    assert facts["finish_reason"] == "length"
+
+
+def test_a_prompt_beyond_the_context_gives_both_numbers(tiny: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = run(capsys, "run", tiny, "a" * 200, "--raw", "--context", "64")
+    assert code == 1
+    assert "64" in err
+    assert "200" in err
+
+
+def test_bench_gives_the_facts_that_tools_rely_on(tiny: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(capsys, "bench", tiny, "-p", "20", "-n", "4", "-r", "1", "-t", "1", "--json")
+    facts = json.loads(out)
+    assert code == 0
+    assert facts["decode_tokens_per_second"] > 0
+    assert facts["prefill_tokens_per_second"] > 0
+    assert 0 < facts["memory_bandwidth_fraction"] < 10
+
+
+def test_plan_gives_the_facts_that_tools_rely_on(tiny: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(capsys, "plan", tiny, "--vram", "6GiB", "--context", "128", "--json")
+    facts = json.loads(out)
+    assert code == 0
+    assert facts["predicted_decode_tokens_per_second"] > 0
+    assert facts["planned_bytes"]["gpu"] <= 6 * 2**30
+
+
+def test_doctor_says_what_is_here_and_what_is_missing(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(capsys, "doctor", "--quick", "--json")
+    facts = json.loads(out)
+    assert code == 0
+    assert facts["cores"] >= 1
+    assert facts["gpus"] or facts["gpu_note"]
+    code, out, _ = run(capsys, "doctor", "--quick")
+    assert "processor" in out
+
+
+def test_perplexity_of_a_text_that_is_too_short(tiny: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = tmp_path / "text.txt"
+    text.write_text("short")
+    code, _, err = run(capsys, "perplexity", tiny, "--file", str(text), "--chunk", "64")
+    assert code == 1
+    assert "fewer than one chunk of 64" in err
+
+
+def test_a_pipe_is_read_and_a_closed_one_is_no_error(tiny: str) -> None:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    command = [sys.executable, "-m", "localllm", "run", tiny, "--raw", "-n", "3", "--ignore-eos"]
+    done = subprocess.run(command, input="piped text", capture_output=True, text=True, env=environment, check=False)
+    assert done.returncode == 0, done.stderr
+    reader = subprocess.run(
+        f"{' '.join(command)} | true",
+        shell=True,
+        input="x",
+        capture_output=True,
+        text=True,
+        env=environment,
+        check=False,
+    )
+    assert "Traceback" not in reader.stderr
