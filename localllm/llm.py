@@ -156,9 +156,7 @@ class LLM:
         self._check_open()
         parameters = parameters_of(sampling)
         ids = self.encode_chat(messages, tools=tools, template_options=template_options)
-        system = [message for message in messages[:1] if message.get("role") == "system"]
-        sinks = self._common_prefix(ids, system, tools) if system else None
-        return self._submit(ids, parameters, sinks=sinks)
+        return self._submit(ids, parameters, sinks=self.system_prefix(ids, messages, tools))
 
     def encode_chat(
         self,
@@ -246,12 +244,18 @@ class LLM:
 
         return events()
 
-    def _common_prefix(
-        self, ids: Sequence[int], system: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None
-    ) -> int:
-        """Tokens that the conversation shares with its system prompt alone: what a window must always keep."""
+    def system_prefix(
+        self,
+        ids: Sequence[int],
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]] | None = None,
+    ) -> int | None:
+        """Tokens that a conversation shares with its system prompt alone, what a window keeps; None without one."""
         from localllm.chat_template import encode_chat
 
+        system = [message for message in messages[:1] if message.get("role") in ("system", "developer")]
+        if not system:
+            return None
         try:
             alone = encode_chat(self.chat_template, self.tokenizer, system, tools=tools, add_generation_prompt=False)
         except LocalLLMError:

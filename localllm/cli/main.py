@@ -26,6 +26,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "prune": ("localllm.cli.prune", "prune"),
     "models": ("localllm.cli.models", "models"),
     "config": ("localllm.cli.config", "config"),
+    "serve": ("localllm.cli.serve", "serve"),
     "run": ("localllm.cli.run", "run"),
     "tokenize": ("localllm.cli.tokenize", "tokenize"),
     "perplexity": ("localllm.cli.perplexity", "perplexity"),

@@ -1,0 +1,113 @@
+"""`localllm serve`: models for other programs, by OpenAI's interface."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from localllm.errors import ConfigurationError
+
+from .loading import LOAD_SETTINGS, resolve
+from .options import Size, load_options, split_options
+
+if TYPE_CHECKING:
+    from localllm.server.pool import LanguageModel, ModelSource
+
+DEFAULT_PARALLEL = 4
+
+
+@click.command()
+@click.argument("models", nargs=-1)
+@click.option("--host", help="Address to listen on; 127.0.0.1 (this computer only) by default.")
+@click.option("--port", type=click.IntRange(0, 65535), help="Port to listen on; 8080 by default, 0 takes a free one.")
+@click.option("--api-key", help="Key that clients must send (better: LOCALLLM_API_KEY).")
+@click.option("--parallel", type=click.IntRange(1), help="Answers in the making at a time, per model; 4 by default.")
+@click.option("--keep-alive", type=click.FloatRange(0.1), help="Unload a model after so many idle seconds.")
+@click.option("--memory", type=Size(), help="Bytes that all loaded models may take together.")
+@click.option("--cors-origin", multiple=True, help="Web page that may call from a browser: https://page.example")
+@click.option("--allow-host", multiple=True, help="Further name by which this computer may be called.")
+@click.option("--any-model", is_flag=True, help="With one model: answer to every model name.")
+@click.option("--max-body", type=Size(), help="Largest request body; 32MiB by default.")
+@click.option("--drain-seconds", type=click.FloatRange(0), default=600.0, help="Time for running answers at the end.")
+@click.option("--log-prompts", is_flag=True, help="Write what clients send into the log.")
+@click.option("--verbose", "-v", is_flag=True, help="Log more.")
+@load_options
+def serve(models: tuple[str, ...], **options: Any) -> None:
+    """Serve MODELS (names or .gguf files; the default model when none is given) until Ctrl-C or SIGTERM.
+
+    The chat page is at http://HOST:PORT/, the interface for programs at http://HOST:PORT/v1.
+    """
+    from localllm.settings import Settings
+
+    load, _ = split_options(options)
+    settings = Settings.load({name: load.get(name) for name in (*LOAD_SETTINGS, "host", "port", "api_key", "parallel")})
+    names = models or ((settings.model,) if settings.model else ())
+    if not names:
+        raise click.UsageError("no model: name one, or set a default with `localllm config set model NAME`")
+    keywords = {name: getattr(settings, name) for name in LOAD_SETTINGS if getattr(settings, name) is not None}
+    keywords["parallel"] = settings.parallel or DEFAULT_PARALLEL
+    sources = [_source(name, keywords) for name in names]
+    twice = [source.name for source in sources if [other.name for other in sources].count(source.name) > 1]
+    if twice:
+        raise ConfigurationError(f"two models are named {twice[0]}")
+    _log(verbose=bool(options["verbose"]))
+
+    from localllm.server.body import BodyLimits
+    from localllm.server.options import ServerOptions
+    from localllm.server.pool import ModelPool
+    from localllm.server.running import Server
+
+    limits = BodyLimits(size=options["max_body"]) if options["max_body"] else BodyLimits()
+    server_options = ServerOptions(
+        host=settings.host,
+        port=settings.port,
+        api_key=settings.api_key,
+        cors_origins=options["cors_origin"],
+        allowed_hosts=tuple(name.lower() for name in options["allow_host"]),
+        body=limits,
+        drain_seconds=options["drain_seconds"],
+        log_prompts=options["log_prompts"],
+    )
+    if warning := server_options.warning():
+        click.echo(f"warning: {warning}", err=True)
+
+    def make_pool() -> ModelPool:
+        return ModelPool(
+            sources, keep_alive=options["keep_alive"], memory=options["memory"], any_name=options["any_model"]
+        )
+
+    server = Server(make_pool, server_options, _announce)
+    try:
+        server.run()
+    except SystemExit:  # uvicorn's way to say that it could not listen, which it logged
+        sys.exit(1)
+    if not server.started:
+        sys.exit(1)
+
+
+def _source(name: str, keywords: dict[str, Any]) -> ModelSource:
+    from localllm.server.pool import ModelSource
+
+    found = resolve(name)
+    facts = found.path.stat()
+
+    def load() -> LanguageModel:
+        from localllm.llm import LLM
+
+        return LLM(found.path, **keywords)
+
+    return ModelSource(found.name, load, size_bytes=facts.st_size, created=int(facts.st_mtime))
+
+
+def _announce(host: str, port: int) -> None:
+    shown = f"[{host}]" if ":" in host else host
+    click.echo(f"listening on http://{shown}:{port} (chat page: /, for programs: /v1)", err=True)
+
+
+def _log(*, verbose: bool) -> None:
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.WARNING)
+    logging.getLogger("localllm.server").setLevel(logging.DEBUG if verbose else logging.INFO)
+    logging.getLogger("uvicorn.error").setLevel(logging.WARNING)

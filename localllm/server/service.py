@@ -1,0 +1,88 @@
+"""What all handlers of one server share."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from typing import TYPE_CHECKING, Any
+
+from .errors import unavailable
+from .metrics import Metrics
+
+if TYPE_CHECKING:
+    from starlette.types import Scope
+
+    from .options import ServerOptions
+    from .pool import ModelPool
+
+log = logging.getLogger("localllm.server")
+PATHS = frozenset(
+    (
+        "/",
+        "/health",
+        "/metrics",
+        "/openapi.json",
+        "/tokenize",
+        "/detokenize",
+        "/apply-template",
+        "/v1/models",
+        "/v1/chat/completions",
+        "/v1/completions",
+        "/v1/embeddings",
+        "/v1/responses",
+    )
+)
+
+
+class Service:
+    """The models, the options, the counters, and whether the server is about to end."""
+
+    def __init__(self, pool: ModelPool, options: ServerOptions) -> None:
+        self.pool = pool
+        self.options = options
+        self.metrics = Metrics()
+        self.draining = False
+        self._active = 0
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    @property
+    def active(self) -> int:
+        """Requests that models work for."""
+        return self._active
+
+    def begin(self) -> None:
+        """A request for a model comes; APIError 503 when there are too many."""
+        if self._active >= self.options.most_waiting:
+            raise unavailable(f"{self._active} requests are waiting already", "overloaded", 2)
+        self._active += 1
+        self._idle.clear()
+
+    def end(self) -> None:
+        """It is answered, or its client is gone."""
+        self._active -= 1
+        if self._active == 0:
+            self._idle.set()
+
+    async def drain(self) -> None:
+        """Take no more requests; returns once the running ones are answered, or their time is over."""
+        self.draining = True
+        try:
+            async with asyncio.timeout(self.options.drain_seconds):
+                await self._idle.wait()
+        except TimeoutError:
+            log.warning("%d answers were not finished in time and are cut", self._active)
+
+    def log_prompt(self, scope: Scope, body: dict[str, Any]) -> None:
+        """Log a request's content, where the person who runs the server wants that."""
+        if self.options.log_prompts:
+            log.info("%s %s", scope.get("request_id"), json.dumps(body, ensure_ascii=True))
+
+    def finished(self, scope: Scope, identity: str, status: int, seconds: float) -> None:
+        """Log and count a request; its content is not logged."""
+        path = scope["path"] if scope["path"] in PATHS else "other"
+        self.metrics.requests.labels(path, str(status)).inc()
+        level = logging.DEBUG if path in ("/health", "/metrics") else logging.INFO
+        shown = scope["path"][:200].encode("unicode_escape").decode()
+        log.log(level, "%s %s %s %d %.3fs", identity, scope["method"], shown, status, seconds)

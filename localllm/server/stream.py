@@ -1,0 +1,116 @@
+"""Server-sent events, and answers that stop when the client goes away."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgspec
+from starlette.responses import Response
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Callable, Coroutine
+
+    from starlette.requests import Request
+    from starlette.types import Receive, Scope, Send
+
+T = TypeVar("T")
+PING_SECONDS = 10.0
+DONE = b"data: [DONE]\n\n"
+HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+
+
+class ClientGone(Exception):
+    """The client closed its connection; nobody reads an answer."""
+
+
+def encode_json(value: Any) -> bytes:
+    """JSON; NaN and infinity cannot occur in it."""
+    return msgspec.json.encode(value)
+
+
+def event(value: Any, name: str | None = None) -> bytes:
+    """One server-sent event."""
+    head = b"" if name is None else b"event: " + name.encode() + b"\n"
+    return head + b"data: " + encode_json(value) + b"\n\n"
+
+
+class JSONAnswer(Response):
+    """A JSON body."""
+
+    media_type = "application/json"
+
+    def render(self, content: Any) -> bytes:
+        """Encode it."""
+        return encode_json(content)
+
+
+class EventStream(Response):
+    """Sends events as they come, with a comment now and then. `close` is called at the end, however that comes."""
+
+    media_type = "text/event-stream"
+
+    def __init__(self, events: AsyncGenerator[bytes, None], close: Callable[[], None]) -> None:
+        super().__init__(headers=HEADERS)
+        del self.headers["content-length"]
+        self._events = events
+        self._close = close
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send; raises ClientGone."""
+        try:
+            await until_disconnect(receive, self._send(send))
+        finally:
+            self._close()
+            await self._events.aclose()
+
+    async def _send(self, send: Send) -> None:
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        following: asyncio.Task[bytes] | None = None
+        try:
+            while True:
+                following = following or asyncio.ensure_future(anext(self._events))
+                done, _ = await asyncio.wait({following}, timeout=PING_SECONDS)
+                if not done:
+                    await send({"type": "http.response.body", "body": b": working\n\n", "more_body": True})
+                    continue
+                try:
+                    data = following.result()
+                except StopAsyncIteration:
+                    break
+                finally:
+                    following = None
+                await send({"type": "http.response.body", "body": data, "more_body": True})
+        finally:
+            if following is not None:
+                following.cancel()
+                with contextlib.suppress(BaseException):
+                    await following
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+async def until_disconnect(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
+    """The result of `work`, which is cancelled when the client goes away (then ClientGone)."""
+    task = asyncio.ensure_future(work)
+    watch = asyncio.ensure_future(_disconnect(receive))
+    try:
+        await asyncio.wait({task, watch}, return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            return task.result()
+        raise ClientGone
+    finally:
+        for each in (watch, task):
+            if not each.done():
+                each.cancel()
+                await asyncio.gather(each, return_exceptions=True)
+
+
+async def _disconnect(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def while_connected(request: Request, work: Coroutine[Any, Any, T]) -> T:
+    """`until_disconnect` for a handler whose body was read."""
+    return await until_disconnect(request.receive, work)

@@ -1,0 +1,1 @@
+"""Calls of tools: how families of models write them, and how they are asked for."""

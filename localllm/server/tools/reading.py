@@ -1,0 +1,144 @@
+"""Finds calls in streamed text: between markers, or in an answer that is JSON from its first letter on."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from localllm.server.parts import CallPart
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+Found = list["str | CallPart"]
+Parse = "Callable[[str], list[CallPart] | None]"
+
+
+class MarkedReader:
+    """Text up to an opening marker is text; what follows, up to `closing` (or the end), is parsed as calls.
+
+    What cannot be parsed is given back as it was written, markers included. White space around calls is dropped.
+    """
+
+    def __init__(
+        self, opening: Sequence[str], closing: str | None, parse: Callable[[str], list[CallPart] | None]
+    ) -> None:
+        self._opening = tuple(opening)
+        self._closing = closing
+        self._parse = parse
+        self._held = ""
+        self._marker: str | None = None
+        self._called = False
+
+    def push(self, text: str) -> Found:
+        """What is certain now."""
+        self._held += text
+        found: Found = []
+        while True:
+            if self._marker is None and not self._seek(found):
+                return found
+            if self._closing is None or self._closing not in self._held:
+                return found
+            body, _, self._held = self._held.partition(self._closing)
+            self._finish(body, self._closing, found)
+
+    def flush(self) -> Found:
+        """The rest: a call without its closing marker counts when it is whole."""
+        found: Found = []
+        rest, self._held = self._held, ""
+        if self._marker is not None:
+            self._finish(rest, "", found)
+        elif rest and not (self._called and rest.isspace()):
+            found.append(rest)
+        return found
+
+    def _seek(self, found: Found) -> bool:
+        places = [(self._held.find(marker), marker) for marker in self._opening if marker in self._held]
+        if places:
+            place, marker = min(places)
+            before, self._held = self._held[:place], self._held[place + len(marker) :]
+            self._emit(before.rstrip(), found)
+            self._marker = marker
+            return True
+        keep = max(_overlap(self._held, marker) for marker in self._opening)
+        keep += len(self._held[: len(self._held) - keep]) - len(self._held[: len(self._held) - keep].rstrip())
+        self._emit(self._held[: len(self._held) - keep], found)
+        self._held = self._held[len(self._held) - keep :]
+        return False
+
+    def _emit(self, text: str, found: Found) -> None:
+        if self._called:
+            text = text.lstrip()
+        if text:
+            found.append(text)
+
+    def _finish(self, body: str, closing: str, found: Found) -> None:
+        marker, self._marker = self._marker, None
+        calls = self._parse(body)
+        if calls is None:
+            found.append(f"{marker}{body}{closing}")
+        else:
+            self._called = True
+            found.extend(calls)
+
+
+class WholeReader:
+    """An answer that begins like a call is read to its end and then parsed; any other is text from the start."""
+
+    def __init__(self, beginnings: Sequence[str], parse: Callable[[str], list[CallPart] | None]) -> None:
+        self._beginnings = tuple(beginnings)
+        self._parse = parse
+        self._held = ""
+        self._text = False
+
+    def push(self, text: str) -> Found:
+        """The text, once it is known to be no call."""
+        if self._text:
+            return [text]
+        self._held += text
+        begun = self._held.lstrip()
+        if not begun or any(begun.startswith(b) or b.startswith(begun) for b in self._beginnings):
+            return []
+        self._text = True
+        held, self._held = self._held, ""
+        return [held]
+
+    def flush(self) -> Found:
+        """The calls, or the text that was none."""
+        held, self._held = self._held, ""
+        calls = self._parse(held) if held.strip() else None
+        if calls is not None:
+            return list(calls)
+        return [held] if held else []
+
+
+def _overlap(text: str, marker: str) -> int:
+    return next((n for n in range(min(len(text), len(marker) - 1), 0, -1) if text.endswith(marker[:n])), 0)
+
+
+def parse_json_calls(
+    text: str, *, name: str = "name", arguments: Sequence[str] = ("arguments",)
+) -> list[CallPart] | None:
+    """One call object or a list of them; None when it is neither."""
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return calls_of(value, name=name, arguments=arguments)
+
+
+def calls_of(value: Any, *, name: str = "name", arguments: Sequence[str] = ("arguments",)) -> list[CallPart] | None:
+    """Calls of parsed JSON; None when it is something else."""
+    items = value if isinstance(value, list) else [value]
+    calls = []
+    for item in items:
+        if not isinstance(item, dict) or not isinstance(item.get(name), str) or not item[name]:
+            return None
+        given: Any = next((item[key] for key in arguments if key in item), {})
+        calls.append(CallPart(item[name], given if isinstance(given, str) else compact(given)))
+    return calls or None
+
+
+def compact(value: Any) -> str:
+    """JSON text as clients of OpenAI get it."""
+    return json.dumps(value, ensure_ascii=False)
