@@ -55,6 +55,11 @@ class Paths:
         return self.data / "models"
 
     @property
+    def chats(self) -> Path:
+        """The database of conversations."""
+        return self.data / "chats.sqlite3"
+
+    @property
     def repacked(self) -> Path:
         """Weights rearranged for this CPU; safe to delete, made again at the next load."""
         return self.cache / "repacked"

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 # command -> (module, attribute); the order is the order of `localllm --help`
 COMMANDS: dict[str, tuple[str, str]] = {
+    "chat": ("localllm.cli.chat", "chat"),
     "pull": ("localllm.cli.pull", "pull"),
     "list": ("localllm.cli.list", "list_command"),
     "show": ("localllm.cli.show", "show"),

@@ -1,0 +1,88 @@
+"""`localllm chat`: the terminal app, or a plain line mode where there is no screen for it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from .loading import LOAD_SETTINGS
+from .options import load_options, sampling_options, split_options
+
+if TYPE_CHECKING:
+    from localllm.chat.models import ModelSource
+    from localllm.paths import Paths
+
+SMALLEST = 20  # columns; below that only the plain mode is of use
+
+
+def model_source(paths: Paths, model: str | None, url: str | None, load: dict[str, Any]) -> ModelSource:
+    """This computer's models with the user's settings, or those of a server."""
+    from localllm.chat.models import LocalModels, RemoteModels
+    from localllm.settings import Settings
+    from localllm.store import Store
+
+    settings = Settings.load({name: load.get(name) for name in LOAD_SETTINGS}, paths=paths)
+    if url is not None:
+        return RemoteModels(url, model=model, api_key=settings.api_key)
+    values = {name: getattr(settings, name) for name in LOAD_SETTINGS}
+    keywords = {name: value for name, value in values.items() if value is not None}
+    return LocalModels(Store(paths), keywords, default=settings.model)
+
+
+def has_screen() -> bool:
+    """Whether the app can draw: a terminal on both sides that understands more than lines."""
+    return sys.stdin.isatty() and sys.stdout.isatty() and os.environ.get("TERM", "") not in ("", "dumb")
+
+
+@click.command()
+@click.argument("model", required=False)
+@click.option("--url", help="Talk to an OpenAI endpoint, such as http://127.0.0.1:8080/v1, instead of a model here.")
+@click.option("--plain", is_flag=True, help="Lines instead of a screen: for screen readers and simple terminals.")
+@click.option("--system", help="System prompt of new chats.")
+@click.option("--open", "number", type=click.IntRange(1), help="Go on with this chat (its number is in /chats).")
+@click.option("--last", is_flag=True, help="Go on with the newest chat.")
+@load_options
+@sampling_options
+def chat(
+    model: str | None = None,
+    url: str | None = None,
+    plain: bool = False,
+    system: str | None = None,
+    number: int | None = None,
+    last: bool = False,
+    **options: Any,
+) -> None:
+    """Chat with MODEL (a name or a .gguf file; by default the one in the settings) in this terminal.
+
+    Chats are kept; when the context is full the oldest part leaves it, and the chat goes on.
+    """
+    from localllm.chat.desk import ChatDesk
+    from localllm.conversations import ConversationStore
+    from localllm.paths import Paths
+
+    load, sampling = split_options(options)
+    if "stop" in sampling:
+        sampling["stop"] = list(sampling["stop"])
+    paths = Paths.from_environment()
+    models = model_source(paths, model, url, load)
+    store = ConversationStore(paths.chats)
+    try:
+        desk = ChatDesk(store, models, model or models.default(), system=system or "", sampling=sampling)
+        if last and number is None:
+            newest = store.conversations(limit=1)
+            number = newest[0].id if newest else None
+        if number is not None:
+            desk.open(number)
+        if plain or not has_screen():
+            from .plain_chat import PlainChat
+
+            PlainChat(desk).run()
+        else:
+            from localllm.tui.app import ChatApp
+
+            ChatApp(desk, paths).run()
+    finally:
+        store.close()
