@@ -24,12 +24,13 @@ class ContextState:
 
 @dataclass(frozen=True, slots=True)
 class ModelState:
-    """What is loaded: a line for people, bytes of weights and KV by device, and the speed that was predicted."""
+    """What is loaded: a line for people, bytes by device, the predicted speed, and why things are where they are."""
 
     description: str = ""
     weight_bytes: tuple[tuple[str, int], ...] = ()
     kv_bytes: tuple[tuple[str, int], ...] = ()
     predicted_tokens_per_second: float | None = None
+    reasons: tuple[str, ...] = ()
 
 
 class ChatBackend(Protocol):

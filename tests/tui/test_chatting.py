@@ -1,0 +1,202 @@
+"""Asking, stopping, editing, branching and what is on disk at each moment."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from app_driver import Stage
+from scripted_chat import Gate, ScriptedBackend
+
+from localllm.errors import ExecutionError, OutOfMemoryError
+from localllm.kernels.executor import LoadProgress
+
+MakeStage = Callable[..., Stage]
+
+
+def test_a_question_is_answered_shown_and_kept(stage: MakeStage) -> None:
+    async def steps(s: Stage) -> None:
+        await s.ask("What is the capital?")
+        assert s.contents == ["What is the capital?", "It is **Paris**."]
+        assert "It is Paris." in s.text
+        assert "▸ thought, 1 words" in s.text
+        assert "3.0 tok/s" in s.text
+        assert s.app.prompt.text == ""
+        assert "What is the capital?" in s.text.splitlines()[0]
+
+    stage("<think>hm</think>", "It is ", "**Paris**", ".").run(steps)
+
+
+@pytest.mark.parametrize("key", ["ctrl+c", "escape"])
+def test_the_first_stop_keeps_the_part_as_a_turn_that_goes_on(stage: MakeStage, key: str) -> None:
+    gate = Gate()
+    s = stage("one ", gate, "two ")
+
+    async def steps(s: Stage) -> None:
+        await s.enter("count")
+        await s.until(lambda: "one" in s.text)
+        assert s.contents == ["count", ""]  # the question is on disk, the answer is being written
+        await s.press(key)
+        await s.idle()
+        assert len(s.app.screen_stack) == 1
+        assert s.contents == ["count", "one "]
+        assert "stopped" in s.text
+        s.models.opened[0].pieces = ("two",)
+        await s.enter("/continue")
+        await s.idle()
+        assert s.contents == ["count", "one two"]
+
+    s.run(steps)
+
+
+def test_a_stop_while_the_model_loads_answers_nothing(stage: MakeStage) -> None:
+    gate = Gate()
+    s = stage("never")
+    s.desk.backend = ScriptedBackend("never", load=[LoadProgress("compiling", 0.5), gate])
+
+    async def steps(s: Stage) -> None:
+        await s.until(lambda: "compiling" in s.text)
+        await s.press("ctrl+c")
+        gate.open()
+        await s.idle()
+        assert s.contents == []
+
+    s.run(steps, loaded=False)
+
+
+def test_control_c_asks_when_nothing_is_written(stage: MakeStage) -> None:
+    async def steps(s: Stage) -> None:
+        await s.press("ctrl+c")
+        assert "Leave? The chat is kept." in s.text
+        await s.press("n")
+        assert len(s.app.screen_stack) == 1
+        await s.press("ctrl+c", "y")
+        await s.until(lambda: not s.app.is_running or s.app._exit)
+
+    stage("a").run(steps)
+
+
+def test_a_question_while_an_answer_is_written_is_not_lost(stage: MakeStage) -> None:
+    gate = Gate()
+
+    async def steps(s: Stage) -> None:
+        await s.enter("first")
+        await s.until(lambda: "one" in s.text)
+        await s.enter("second")
+        assert "an answer is being written" in s.told
+        assert s.app.prompt.text == "second"
+        gate.open()
+        await s.idle()
+        assert s.contents == ["first", "one "]
+
+    stage("one ", gate).run(steps)
+
+
+def test_retry_edit_and_branches(stage: MakeStage) -> None:
+    async def steps(s: Stage) -> None:
+        await s.ask("first")
+        s.models.opened[0].pieces = ("b",)
+        await s.press("ctrl+r")
+        await s.idle()
+        assert s.contents == ["first", "b"]
+        assert "‹ 2/2 ›" in s.text
+        await s.enter("/branch")
+        assert s.contents == ["first", "a"]
+        await s.press("tab", "right")
+        assert s.contents == ["first", "b"]
+        await s.press("up", "up", "e")
+        assert s.app.prompt.text == "first"
+        assert "editing" in s.text
+        await s.press("escape")
+        assert s.app.prompt.text == ""
+        await s.press("alt+up", "k", "e")
+        await s.enter("other")
+        await s.idle()
+        assert s.contents == ["other", "b"]
+        await s.enter("/edit third")
+        await s.idle()
+        assert s.contents == ["third", "b"]
+        assert "‹ 3/3 ›" in s.text
+
+    stage("a").run(steps)
+
+
+def test_a_retry_in_the_middle_cuts_the_line_there(stage: MakeStage) -> None:
+    async def steps(s: Stage) -> None:
+        await s.ask("one")
+        await s.ask("two")
+        s.models.opened[0].pieces = ("new",)
+        await s.press("tab", "k", "k", "r")
+        await s.idle()
+        assert s.contents == ["one", "new"]
+
+    stage("old").run(steps)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [ExecutionError("bad [/luck]", hint="do this"), OutOfMemoryError("no memory: 3 GB missing"), ValueError("odd")],
+)
+def test_an_error_is_shown_and_the_chat_stays(stage: MakeStage, error: Exception) -> None:
+    async def steps(s: Stage) -> None:
+        await s.ask("go")
+        text = str(error).split("\n")[0]
+        assert text in s.text.replace("\n", " ") or text in s.told
+        s.models.opened[0].pieces = ("fine",)
+        await s.ask("again")
+        assert s.contents[-1] == "fine"
+
+    stage("half ", error).run(steps)
+
+
+def test_a_model_that_cannot_be_loaded_is_said_and_another_can_be_taken(stage: MakeStage) -> None:
+    s = stage("fine")
+    s.desk.backend = ScriptedBackend("x", load=[OutOfMemoryError("needs 40 GB")])
+
+    async def steps(s: Stage) -> None:
+        assert "needs 40 GB" in s.told
+        await s.enter("/model other")
+        await s.idle()
+        await s.ask("hello")
+        assert s.contents == ["hello", "fine"]
+
+    s.run(steps)
+
+
+def test_history_and_several_lines(stage: MakeStage) -> None:
+    async def steps(s: Stage) -> None:
+        await s.ask("one")
+        await s.press("h", "i", "ctrl+j", "y", "o")
+        assert s.app.prompt.text == "hi\nyo"
+        await s.press("enter")
+        await s.idle()
+        assert s.contents[2] == "hi\nyo"
+        await s.press("up")
+        assert s.app.prompt.text == "hi\nyo"
+        await s.press("up", "up")
+        await s.press("up", "up")
+        assert s.app.prompt.text == "one"
+        await s.press("down")
+        assert s.app.prompt.text == "hi\nyo"
+
+    stage("a").run(steps)
+
+
+def test_the_reader_who_scrolled_away_is_not_pulled_back(stage: MakeStage) -> None:
+    gate, second = Gate(), Gate()
+    lines = "\n\n".join(f"line {n}" for n in range(60))
+
+    async def steps(s: Stage) -> None:
+        await s.enter("go")
+        await s.until(lambda: "line 59" in s.text)
+        await s.press("pageup")
+        gate.open()
+        await s.until(lambda: second.reached.is_set())
+        await s.pilot.pause(0.4)
+        assert "the end" not in s.text
+        await s.press("ctrl+end")
+        assert "the end" in s.text
+        second.open()
+        await s.idle()
+
+    stage(lines, gate, "\n\nthe end", second).run(steps)

@@ -1,0 +1,88 @@
+"""Answers are made in a thread of their own; the screen collects what has come since it last looked."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from localllm.chat.session import AnswerDelta, AnswerFinished, PromptRead
+from localllm.errors import LocalLLMError
+from localllm.kernels.executor import LoadProgress
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator
+
+    from localllm.chat.desk import ChatDesk
+    from localllm.chat.session import SessionEvent
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """The model is ready."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """What was asked for did not work; `text` is for the person."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """The thread is done: something else may be started."""
+
+
+WorkEvent = PromptRead | AnswerDelta | AnswerFinished | LoadProgress | Loaded | Failed | Ended
+
+
+class AnswerThread:
+    """Loads the model when needed and runs one answer. `take` may be called from the screen's thread at any time."""
+
+    def __init__(self, desk: ChatDesk, make: Callable[[], Generator[SessionEvent, None, None]] | None) -> None:
+        self._desk = desk
+        self._make = make
+        self._inbox: deque[WorkEvent] = deque()
+        self._stopped = threading.Event()
+        self.started = time.monotonic()
+        self._thread = threading.Thread(target=self._run, name="answer", daemon=True)
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the answer and keep the part; a model that is still loading goes on loading, but says nothing."""
+        self._stopped.set()
+        self._desk.stop()
+
+    def take(self) -> list[WorkEvent]:
+        """What has come since the last call, in order."""
+        found = []
+        while self._inbox:
+            found.append(self._inbox.popleft())
+        return found
+
+    def join(self, timeout: float) -> None:
+        """Wait until it is over, for a while."""
+        self._thread.join(timeout)
+
+    def _run(self) -> None:
+        try:
+            self._desk.load(self._inbox.append)
+            self._inbox.append(Loaded())
+            if self._make is not None and not self._stopped.is_set():
+                events = self._make()
+                if self._stopped.is_set():
+                    self._desk.stop()
+                for event in events:
+                    self._inbox.append(event)
+        except LocalLLMError as error:
+            self._inbox.append(Failed(str(error)))
+        except Exception as error:  # the chat must stay, whatever a model or a library does
+            self._inbox.append(Failed(f"unexpected: {type(error).__name__}: {error}"))
+        finally:
+            self._inbox.append(Ended())

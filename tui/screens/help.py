@@ -1,0 +1,50 @@
+"""Keys and commands."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+from textual.binding import Binding
+from textual.containers import Vertical, VerticalScroll
+from textual.content import Content
+from textual.screen import ModalScreen
+from textual.widgets import Static
+
+from localllm.chat.commands import COMMANDS
+
+if TYPE_CHECKING:
+    from textual.app import ComposeResult
+
+KEYS = (
+    ("Enter", "send the question"),
+    ("Ctrl-J", "new line (also Shift-Enter, Alt-Enter)"),
+    ("Up, Down", "earlier questions, at the first and last line"),
+    ("Tab", "complete a command; else go to the transcript"),
+    ("Esc, Ctrl-C", "stop the answer; what is written stays"),
+    ("Ctrl-C", "copy what is selected; otherwise leave, after asking"),
+    ("Alt-Up, Alt-Down", "pick a turn, then: c copy, e edit, r retry, g go on,"),
+    ("", "t thinking, left/right other versions, Enter unfold"),
+    ("PgUp, PgDn", "scroll (also the mouse wheel)"),
+    ("Ctrl-N, Ctrl-O", "new chat, all chats (search, rename, delete)"),
+    ("Ctrl-L", "models: fetch, change"),
+    ("Ctrl-R, Ctrl-G", "another answer, write in $EDITOR"),
+    ("F2, F3", "system prompt and sampling, what is where"),
+    ("Ctrl-P", "palette: all commands and themes"),
+    ("Ctrl-Q", "leave at once"),
+)
+
+
+class HelpScreen(ModalScreen[None]):
+    """Closes with Esc."""
+
+    BINDINGS: ClassVar = [Binding("escape,q,f1,enter", "dismiss", "close")]
+
+    def compose(self) -> ComposeResult:
+        """Two lists below each other."""
+        rows = [Content.styled("Keys", "bold $text-primary")]
+        rows += [Content.assemble((key.ljust(18), "bold"), text) for key, text in KEYS]
+        rows += [Content(""), Content.styled("Commands", "bold $text-primary")]
+        for command in COMMANDS:
+            rows.append(Content.assemble((f"/{command.name} {command.arguments}".ljust(18), "bold"), " ", command.help))
+        with Vertical(classes="box"), VerticalScroll():
+            yield Static(Content("\n").join(rows), classes="text")

@@ -1,0 +1,82 @@
+"""What is where and why: memory by device, context, speeds expected and measured."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+from textual.binding import Binding
+from textual.containers import Vertical, VerticalScroll
+from textual.content import Content
+from textual.screen import ModalScreen
+from textual.widgets import Static
+
+from localllm.chat.visible import visible_line
+from localllm.tui.meters import bar, size
+
+if TYPE_CHECKING:
+    from textual.app import ComposeResult
+
+    from localllm.chat.desk import ChatDesk
+    from localllm.tui.meters import Readings
+
+WIDTH = 30  # columns of a bar
+
+
+class PlanScreen(ModalScreen[None]):
+    """Closes with Esc."""
+
+    BINDINGS: ClassVar = [Binding("escape,q,f3,enter", "dismiss", "close")]
+
+    def __init__(self, desk: ChatDesk, readings: Readings) -> None:
+        super().__init__()
+        self._desk, self._readings = desk, readings
+
+    def compose(self) -> ComposeResult:
+        """Facts, one a line."""
+        with Vertical(classes="box"), VerticalScroll():
+            yield Static(Content("\n").join(self._lines()), classes="text")
+
+    def _lines(self) -> list[Content]:
+        state, readings = self._desk.backend.state(), self._readings
+        found = [
+            _heading(visible_line(self._desk.model, 80)),
+            Content(visible_line(state.description, 300)),
+            Content(""),
+        ]
+        found += [_heading("Memory"), *_shares("weights", state.weight_bytes), *_shares("KV cache", state.kv_bytes)]
+        found += [Content(visible_line(reason, 300)) for reason in state.reasons]
+        context = self._desk.backend.context()
+        found += [Content(""), _heading("Context")]
+        if context.limit:
+            held = context.kept + context.sunk
+            found.append(
+                Content.assemble(
+                    (bar(held / context.limit, WIDTH), "$text-accent"), f" {held} of {context.limit} tokens"
+                )
+            )
+        found.append(Content(f"kept {context.kept}, sunk for ever {context.sunk}, evicted {context.evicted}"))
+        expected = state.predicted_tokens_per_second
+        found += [Content(""), _heading("Speed")]
+        found.append(Content(f"expected {expected:.1f} tok/s" if expected else "nothing was predicted"))
+        found.append(Content(f"measured {readings.speed:.1f} tok/s" if readings.speed else "nothing measured yet"))
+        if readings.prompt_speed:
+            found.append(Content(f"reading the prompt {readings.prompt_speed:.0f} tok/s"))
+        return found
+
+
+def _heading(text: str) -> Content:
+    return Content.styled(text, "bold $text-primary")
+
+
+def _shares(what: str, sizes: tuple[tuple[str, int], ...]) -> list[Content]:
+    total = sum(count for _, count in sizes)
+    return [
+        Content.assemble(
+            what.ljust(10),
+            device.ljust(6),
+            (bar(count / total, WIDTH), "$text-accent"),
+            f" {size(count)} ({count / total:.0%})",
+        )
+        for device, count in sizes
+        if count
+    ]
