@@ -16,7 +16,7 @@ from .completion import Completion, collect
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 
     import numpy.typing as npt
 
@@ -134,8 +134,8 @@ class LLM:
         """Continue a text or token ids; keywords are the fields of `SamplingParameters`."""
         return collect(self.stream(prompt, **sampling))
 
-    def stream(self, prompt: str | Sequence[int], **sampling: Any) -> Iterator[Event]:
-        """The same as events; closing the iterator stops the generation."""
+    def stream(self, prompt: str | Sequence[int], **sampling: Any) -> Generator[Event, None, None]:
+        """The same as events; closing the generator stops the generation."""
         ids = self.tokenizer.encode_prompt(prompt) if isinstance(prompt, str) else list(prompt)
         self._check_ids(ids)
         return self._submit(ids, parameters_of(sampling), sinks=None)
@@ -151,7 +151,7 @@ class LLM:
         tools: Sequence[Mapping[str, Any]] | None = None,
         template_options: Mapping[str, Any] | None = None,
         **sampling: Any,
-    ) -> Iterator[Event]:
+    ) -> Generator[Event, None, None]:
         """The same as events. When the last message is the assistant's, it is continued."""
         self._check_open()
         parameters = parameters_of(sampling)
@@ -230,13 +230,15 @@ class LLM:
     def __exit__(self, *exception: object) -> None:
         self.close()
 
-    def _submit(self, ids: list[int], parameters: SamplingParameters, *, sinks: int | None) -> Iterator[Event]:
+    def _submit(
+        self, ids: list[int], parameters: SamplingParameters, *, sinks: int | None
+    ) -> Generator[Event, None, None]:
         from localllm.engine import Request
 
         self._check_open()
         generation = self.engine.submit(Request(ids=ids, parameters=parameters, sinks=sinks))
 
-        def events() -> Iterator[Event]:
+        def events() -> Generator[Event, None, None]:
             try:
                 yield from generation
             finally:

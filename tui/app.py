@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from textual.app import App, ComposeResult
@@ -12,13 +11,11 @@ from textual.content import Content
 from textual.widgets import Static
 
 from localllm.chat.commands import COMMANDS, is_command, parse_command
-from localllm.chat.session import AnswerDelta, AnswerFinished, PromptRead
 from localllm.chat.visible import visible, visible_line
 from localllm.errors import LocalLLMError
-from localllm.kernels.executor import LoadProgress
 
-from .answering import AnswerThread, Ended, Failed, Loaded, WorkEvent
 from .commanding import Commands
+from .live import FLUSHES, LiveAnswer
 from .meters import Readings, lines
 from .palette import ChatPalette
 from .screens.confirm import ConfirmScreen
@@ -30,14 +27,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
     from textual import events
-    from textual.timer import Timer
 
     from localllm.chat.desk import ChatDesk
     from localllm.chat.session import SessionEvent
     from localllm.paths import Paths
 
-FLUSHES = 7.0  # a second, at most, while an answer streams
-BUDGET = 0.1  # of a core that the screen may use: the answer is computed on the same cores
 HINT = "Ask anything. / for commands, F1 for help, Ctrl-J for a new line"
 SUGGESTIONS = 8
 PATIENCE = 2.0  # seconds that leaving waits for the answer's thread
@@ -77,13 +71,7 @@ class ChatApp(App[None]):
         self.readings = Readings(model=desk.model)
         self.commands = Commands(self)
         self.editing: int | None = None  # the question that the prompt's text is to replace
-        self._answer: AnswerThread | None = None
-        self._turn: Turn | None = None  # the one that is being written
-        self._first_delta = 0.0
-        self._timer: Timer | None = None
-        self._next_collect = 0.0
-        self._cpu = 0.0
-        self._drawn = 0.0
+        self.live = LiveAnswer(self)
 
     # ---- layout
 
@@ -109,11 +97,11 @@ class ChatApp(App[None]):
     @property
     def busy(self) -> bool:
         """Whether a model is loading or answering."""
-        return self._answer is not None
+        return self.live.running
 
     def on_mount(self) -> None:
         """Show what there is; without a model, welcome the person."""
-        self._timer = self.set_interval(1 / FLUSHES, self._collect, pause=True)
+        self.live.timer = self.set_interval(1 / FLUSHES, self.live.collect, pause=True)
         self.reload()
         self.prompt.focus()
         if not self.desk.models.is_here(self.desk.model):
@@ -195,115 +183,14 @@ class ChatApp(App[None]):
 
     def start(self, make: Callable[[], Generator[SessionEvent, None, None]] | None) -> None:
         """Load the model if needed and stream an answer. One at a time."""
-        if self._answer is not None:
+        if self.busy:
             self.tell("an answer is being written; Esc stops it", "warning")
-            return
-        self.readings.phase = "loading" if make is None else "starting"
-        self.readings.fraction = None
-        self._answer = AnswerThread(self.desk, make)
-        self._cpu = time.thread_time()
-        self._answer.start()
-        if self._timer is not None:
-            self._timer.resume()
-        self.show_meters()
+        else:
+            self.live.start(make)
 
     def stop(self) -> None:
         """End the present answer; its part stays."""
-        if self._answer is not None:
-            self.readings.phase = "stopping"
-            self.show_meters()
-            self._answer.stop()
-
-    def _collect(self) -> None:
-        """Show what has come; less often when showing it takes long."""
-        if self._answer is None or time.monotonic() < self._next_collect:
-            return
-        for event in self._answer.take():
-            self._show(event)
-        if self._turn is not None:
-            self._turn.version += 1
-            self.transcript.changed()
-        self.show_meters()
-        now, cpu = time.monotonic(), time.thread_time()
-        self._next_collect = now + (cpu - self._cpu) / BUDGET - 1 / FLUSHES
-        self._cpu = cpu
-        if self._answer is None and self._timer is not None:
-            self._timer.pause()
-
-    def _show(self, event: WorkEvent) -> None:
-        readings = self.readings
-        if isinstance(event, LoadProgress):
-            readings.phase, readings.fraction = visible_line(event.phase, 40), event.fraction
-        elif isinstance(event, Loaded):
-            readings.phase, readings.fraction = "starting", None
-            readings.state, readings.context = self.desk.backend.state(), self.desk.backend.context()
-        elif isinstance(event, PromptRead):
-            if self._turn is None:
-                self._begin()
-            readings.phase, readings.prompt_total, readings.prompt_done = "reading", event.total, event.processed
-        elif isinstance(event, AnswerDelta):
-            self._grow(event)
-        elif isinstance(event, AnswerFinished):
-            self._finish(event)
-        elif isinstance(event, Failed):
-            self.tell(event.text, "error")
-        elif isinstance(event, Ended):
-            self._ended()
-
-    def _begin(self) -> None:
-        """The question is stored: show it, and the place of the answer."""
-        self.reload()
-        turns = self.transcript.turns
-        if not turns or turns[-1].role != "assistant":
-            return
-        turn = turns[-1]
-        live = Turn(turn.message, turn.role, self.desk.model, turn.branch, live=True)
-        if turn.reasoning:
-            live.append("reasoning", turn.reasoning)
-        if turn.text:
-            live.append("answer", turn.text)
-        turns[-1] = self._turn = live
-        self._first_delta = 0.0
-        self.readings.tokens, self.readings.speed = 0, 0.0
-        self.transcript.changed()
-
-    def _grow(self, event: AnswerDelta) -> None:
-        if self._turn is None:
-            self._begin()
-        if self._turn is not None:
-            self._turn.append(event.kind, event.text)
-        readings = self.readings
-        now = time.monotonic()
-        if not self._first_delta:
-            self._first_delta = now
-        readings.phase = "thinking" if event.kind == "reasoning" else "writing"
-        readings.tokens += event.tokens
-        elapsed = now - self._first_delta
-        if elapsed > 0.3:
-            readings.speed = readings.tokens / elapsed
-
-    def _finish(self, event: AnswerFinished) -> None:
-        if self._turn is not None:
-            self._turn.figures = self.desk.store.message(event.message).figures
-            self._turn.partial = event.reason not in ("stop", "length")
-            self._turn.finish()
-        self._turn = None
-        if event.tokens_per_second:
-            self.readings.speed = event.tokens_per_second
-        if event.prompt_tokens_per_second:
-            self.readings.prompt_speed = event.prompt_tokens_per_second
-        self.transcript.changed()
-
-    def _ended(self) -> None:
-        if self._turn is not None:
-            self._turn.finish()
-            self._turn = None
-        self._answer = None
-        self.readings.phase, self.readings.fraction = "ready", None
-        self.readings.model = self.desk.model
-        self.readings.state, self.readings.context = self.desk.backend.state(), self.desk.backend.context()
-        self.reload()
-        self.commands.next_waiting()
+        self.live.stop()
 
     # ---- keys
 
@@ -323,7 +210,7 @@ class ChatApp(App[None]):
 
     def action_end(self) -> None:
         """Go to the newest text."""
-        self.transcript.scroll_end(animate=False)
+        self.transcript.scroll_end(animate=False, immediate=True)
 
     def action_interrupt(self) -> None:
         """Ctrl-C: stop the answer; else copy what is selected; else ask whether to leave."""
@@ -418,8 +305,6 @@ class ChatApp(App[None]):
 
     async def on_unmount(self) -> None:
         """Stop the answer, so that its part is written, and free the model."""
-        if self._answer is not None:
-            self._answer.stop()
-            self._answer.join(PATIENCE)
+        self.live.end(PATIENCE)
         with contextlib.suppress(LocalLLMError):
             self.desk.close()

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Generator, Mapping, Sequence
 
     from localllm.events import Event
     from localllm.kernels.executor import LoadProgress
@@ -34,15 +34,26 @@ class ModelState:
 
 
 class ChatBackend(Protocol):
-    """One model. Methods block; a screen calls them from a worker thread. Errors are LocalLLMError."""
+    """One model. Methods block; a screen calls them from a worker thread. Errors are LocalLLMError.
+
+    `sampling`: what the model's authors advise; a conversation's own values come before it.
+    """
 
     name: str
+    sampling: Mapping[str, Any]
 
     def load(self, progress: Callable[[LoadProgress], None]) -> None:
         """Get ready; does nothing when it is."""
 
-    def stream(self, messages: Sequence[dict[str, Any]], sampling: dict[str, Any]) -> Iterator[Event]:
-        """Answer a list of messages; closing the iterator stops the generation within one step."""
+    def stream(self, messages: Sequence[dict[str, Any]], sampling: dict[str, Any]) -> Generator[Event, None, None]:
+        """Answer a list of messages; closing the generator stops the generation within one step.
+
+        A last message of the assistant is continued; its `reasoning` is the thinking before it. Thinking arrives as
+        text between the tags of `reasoning.KNOWN_TAGS`, the opening one included.
+        """
+
+    def cancel(self) -> None:
+        """End the answer that is being written, from any thread; does nothing when there is none."""
 
     def context(self) -> ContextState:
         """The conversation's tokens after the last answer."""

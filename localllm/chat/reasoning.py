@@ -29,15 +29,15 @@ KNOWN_TAGS = (
 
 
 class ReasoningSplitter:
-    """Splits one answer. `inside`: the prompt already ended with the opening tag, so the answer starts as thinking.
+    """Splits one answer. `begun`: the answer goes on from here (thinking may have begun in the prompt).
 
     Only thinking at the very start counts (white space before it is allowed): a tag inside an answer is text.
     """
 
-    def __init__(self, tags: tuple[Tags, ...] = KNOWN_TAGS, *, inside: bool = False) -> None:
+    def __init__(self, tags: tuple[Tags, ...] = KNOWN_TAGS, *, begun: Kind | None = None) -> None:
         self._tags = tags
-        self._closing = tuple(t.closing for t in tags) if inside else ()
-        self._state: Literal["start", "reasoning", "answer"] = "reasoning" if inside else "start"
+        self._closing = tuple(t.closing for t in tags) if begun == "reasoning" else ()
+        self._state: Literal["start", "reasoning", "answer"] = begun or "start"
         self._held = ""
         self._trim = False  # blank lines right after a tag are layout, not text
 

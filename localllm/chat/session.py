@@ -11,19 +11,21 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from localllm.errors import LocalLLMError, RequestError
-from localllm.events import Finished, PromptProgress, TextDelta, Usage
+from localllm.events import Finished, PromptProgress, TextDelta, Timings, Usage
 
 from .reasoning import Kind, ReasoningSplitter
+from .sampling import effective
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator
 
     from localllm.conversations import ConversationStore, Message
     from localllm.events import Event
 
     from .backend import ChatBackend
 
-SAVE_INTERVAL = 0.5  # seconds of answer that a crash may lose at most
+SAVE_INTERVAL = 0.5  # seconds of answer that a crash may lose at most, where the disk is quick
+SAVE_SHARE = 0.05  # of the time may go into saving
 TITLE_LENGTH = 60  # characters
 
 
@@ -38,11 +40,12 @@ class PromptRead:
 
 @dataclass(frozen=True, slots=True)
 class AnswerDelta:
-    """New text of an answer or of the thinking before it."""
+    """New text of an answer or of the thinking before it, and how many tokens made it."""
 
     message: int
     kind: Kind
     text: str
+    tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +77,7 @@ class ChatSession:
         """The current line of turns."""
         return self.store.path_to(self.store.conversation(self.conversation).leaf)
 
-    def send(self, text: str) -> Iterator[SessionEvent]:
+    def send(self, text: str) -> Generator[SessionEvent, None, None]:
         """Append a question and stream the answer."""
         chat = self.store.conversation(self.conversation)
         if not chat.title:
@@ -82,14 +85,14 @@ class ChatSession:
         question = self.store.add(self.conversation, chat.leaf, "user", text)
         return self._answer(question)
 
-    def edit(self, message: int, text: str) -> Iterator[SessionEvent]:
+    def edit(self, message: int, text: str) -> Generator[SessionEvent, None, None]:
         """Ask again with another text in place of a question: a new branch; the old one stays."""
         old = self.store.message(message)
         if old.role != "user":
             raise RequestError("only a question can be edited; ask again for another answer")
         return self._answer(self.store.add(self.conversation, old.parent, "user", text))
 
-    def regenerate(self) -> Iterator[SessionEvent]:
+    def regenerate(self) -> Generator[SessionEvent, None, None]:
         """Another answer to the last question: a branch beside the present one."""
         line = self.messages()
         while line and line[-1].role != "user":
@@ -98,7 +101,7 @@ class ChatSession:
             raise RequestError("there is no question yet")
         return self._answer(line[-1].id)
 
-    def resume(self) -> Iterator[SessionEvent]:
+    def resume(self) -> Generator[SessionEvent, None, None]:
         """Go on with an answer that was stopped."""
         line = self.messages()
         if not line or line[-1].role != "assistant" or line[-1].parent is None:
@@ -108,47 +111,55 @@ class ChatSession:
     def stop(self) -> None:
         """End the answer that is being written; what is there stays as a turn."""
         self._stop.set()
+        self.backend.cancel()
 
-    def _answer(self, question: int, begun: Message | None = None) -> Iterator[SessionEvent]:
-        """The generator is created here, and starts at once, so that the question is kept even if nobody reads on."""
+    def _answer(self, question: int, begun: Message | None = None) -> Generator[SessionEvent, None, None]:
+        """The question is kept, and the place of the answer made, before the first event is asked for."""
+        self._stop.clear()
         chat = self.store.conversation(self.conversation)
         messages: list[dict[str, Any]] = [{"role": "system", "content": chat.system}] if chat.system else []
         messages += [{"role": m.role, "content": m.content} for m in self.store.path_to(question)]
+        sampling = effective(self.backend.sampling, chat.sampling)
         if begun is None:
             identifier = self.store.add(self.conversation, question, "assistant", "", state="partial")
-            return self._stream(identifier, messages, chat.sampling, "", "")
-        messages.append({"role": "assistant", "content": begun.content})
-        return self._stream(begun.id, messages, chat.sampling, begun.content, begun.reasoning)
+            return self._stream(identifier, messages, sampling, "", "")
+        messages.append({"role": "assistant", "content": begun.content, "reasoning": begun.reasoning})
+        return self._stream(begun.id, messages, sampling, begun.content, begun.reasoning)
 
     def _stream(
         self, message: int, messages: list[dict[str, Any]], sampling: dict[str, Any], content: str, reasoning: str
-    ) -> Iterator[SessionEvent]:
-        self._stop.clear()
-        splitter = ReasoningSplitter()
+    ) -> Generator[SessionEvent, None, None]:
+        splitter = ReasoningSplitter(begun="answer" if content else "reasoning" if reasoning else None)
         texts: dict[Kind, str] = {"answer": content, "reasoning": reasoning}
-        finished = Finished("cancelled")
-        saved = time.monotonic()
-
-        def keep(parts: list[tuple[Kind, str]]) -> Iterator[AnswerDelta]:
-            for kind, text in parts:
-                texts[kind] += text
-                yield AnswerDelta(message, kind, text)
-
+        finished: Finished | None = None
+        error: str | None = None
+        timer = _SaveTimer()
+        count = _Count()
+        tokens = 0
         try:
             for event in self._events(messages, sampling):
                 if isinstance(event, PromptProgress):
+                    count.prompt = event
                     yield PromptRead(event.total, event.cached, event.processed)
                 elif isinstance(event, TextDelta):
-                    yield from keep(splitter.push(event.text))
-                    if time.monotonic() - saved > SAVE_INTERVAL:
-                        self.store.write(message, texts["answer"], reasoning=texts["reasoning"])
-                        saved = time.monotonic()
+                    count.add(len(event.ids))
+                    tokens += len(event.ids)
+                    for kind, text in splitter.push(event.text):
+                        texts[kind] += text
+                        yield AnswerDelta(message, kind, text, tokens)
+                        tokens = 0
+                    if timer.due():
+                        with timer:
+                            self.store.write(message, texts["answer"], reasoning=texts["reasoning"])
                 else:
                     finished = event
-            yield from keep(splitter.flush())
-        except LocalLLMError as error:
-            finished = Finished("error", error=str(error))
+            for kind, text in splitter.flush():
+                texts[kind] += text
+                yield AnswerDelta(message, kind, text, tokens)
+        except LocalLLMError as failure:
+            error = str(failure)
         finally:
+            finished = finished or count.finished(error)
             result = _figures(message, finished)
             self.store.write(
                 message,
@@ -157,22 +168,66 @@ class ChatSession:
                 state="complete" if finished.reason in ("stop", "length") else "partial",
                 figures={
                     "reason": result.reason,
-                    "tokens": result.usage.completion_tokens,
-                    "tokens_per_second": result.tokens_per_second,
+                    "error": result.error,
                     "model": self.backend.name,
+                    "tokens": result.usage.completion_tokens,
+                    "prompt_tokens": result.usage.prompt_tokens,
+                    "evicted_tokens": result.usage.evicted_tokens,
+                    "tokens_per_second": result.tokens_per_second,
+                    "prompt_tokens_per_second": result.prompt_tokens_per_second,
+                    "first_token_seconds": result.first_token_seconds,
                 },
             )
         yield result
 
-    def _events(self, messages: list[dict[str, Any]], sampling: dict[str, Any]) -> Iterator[Event]:
+    def _events(self, messages: list[dict[str, Any]], sampling: dict[str, Any]) -> Generator[Event, None, None]:
         stream = self.backend.stream(messages, sampling)
-        for event in stream:
-            yield event
-            if self._stop.is_set() and not isinstance(event, Finished):
-                close = getattr(stream, "close", None)
-                if close is not None:
-                    close()
-                return
+        try:
+            for event in stream:
+                yield event
+                if self._stop.is_set() and not isinstance(event, Finished):
+                    return
+        finally:
+            stream.close()
+
+
+class _Count:
+    """Counts an answer from outside, for the figures of one that was cut."""
+
+    def __init__(self) -> None:
+        self.prompt = PromptProgress(0, 0, 0)
+        self._started = self._first = self._last = time.monotonic()
+        self._tokens = 0
+
+    def add(self, tokens: int) -> None:
+        self._last = time.monotonic()
+        if not self._tokens:
+            self._first = self._last
+        self._tokens += tokens
+
+    def finished(self, error: str | None) -> Finished:
+        usage = Usage(self.prompt.total, self._tokens, self.prompt.cached)
+        wait = self._first - self._started
+        timings = Timings(0.0, wait, wait, self._last - self._first)
+        return Finished("cancelled" if error is None else "error", usage, timings, error=error)
+
+
+class _SaveTimer:
+    """When a growing answer is to be saved again: often, but never for more than a small share of the time."""
+
+    def __init__(self) -> None:
+        self._next = time.monotonic() + SAVE_INTERVAL
+        self._started = 0.0
+
+    def due(self) -> bool:
+        return time.monotonic() >= self._next
+
+    def __enter__(self) -> None:
+        self._started = time.monotonic()
+
+    def __exit__(self, *exception: object) -> None:
+        now = time.monotonic()
+        self._next = now + max(SAVE_INTERVAL, (now - self._started) / SAVE_SHARE)
 
 
 def title_of(text: str) -> str:

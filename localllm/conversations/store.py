@@ -100,7 +100,7 @@ class ConversationStore:
     def add(self, conversation: int, parent: int | None, role: Role, content: str, *, state: State = "complete") -> int:
         """Append a message under `parent` and make it the conversation's end; returns its id."""
         now = time.time()
-        with self._transaction():
+        with self.transaction():
             if parent is not None and self.message(parent).conversation != conversation:
                 raise RequestError(f"message {parent} belongs to another chat")
             columns = "conversation, parent, role, content, state, created"
@@ -145,6 +145,13 @@ class ConversationStore:
         """
         return [_message(row) for row in self._all(query, (message,))]
 
+    def all_messages(self, conversation: int) -> list[Message]:
+        """Every message of a conversation, on all branches, oldest first."""
+        return [
+            _message(row)
+            for row in self._all(f"SELECT {_MESSAGE} FROM messages WHERE conversation = ? ORDER BY id", (conversation,))
+        ]
+
     def branches(self, message: int) -> list[Message]:
         """The messages that share this one's place, itself included, oldest first."""
         own = self.message(message)
@@ -181,7 +188,8 @@ class ConversationStore:
         quoted = " ".join('"' + word.replace('"', '""') + '"' for word in words)
         return [SearchHit(_conversation(row[:9]), row[9], row[10]) for row in self._all(query, (quoted, limit))]
 
-    def _transaction(self) -> _Transaction:
+    def transaction(self) -> _Transaction:
+        """Several calls in a `with` block are written together or not at all."""
         return _Transaction(self._lock, self._database)
 
     def _run(self, query: str, values: tuple[Any, ...]) -> None:
@@ -210,14 +218,18 @@ class _Transaction:
     def __init__(self, lock: threading.RLock, database: sqlite3.Connection) -> None:
         self._lock = lock
         self._database = database
+        self._inner = False
 
     def __enter__(self) -> None:
         self._lock.acquire()
-        self._database.execute("BEGIN IMMEDIATE")
+        self._inner = self._database.in_transaction
+        if not self._inner:
+            self._database.execute("BEGIN IMMEDIATE")
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
         try:
-            self._database.execute("COMMIT" if kind is None else "ROLLBACK")
+            if not self._inner:
+                self._database.execute("COMMIT" if kind is None else "ROLLBACK")
         finally:
             self._lock.release()
 

@@ -12,7 +12,7 @@ from localllm.chat import ReasoningSplitter
 
 
 def split(text: str, cuts: list[int], *, inside: bool = False) -> tuple[str, str]:
-    splitter = ReasoningSplitter(inside=inside)
+    splitter = ReasoningSplitter(begun="reasoning" if inside else None)
     edges = [0, *sorted(c for c in cuts if 0 < c < len(text)), len(text)]
     parts = [part for a, b in pairwise(edges) for part in splitter.push(text[a:b])]
     parts += splitter.flush()
@@ -46,3 +46,8 @@ def test_known_forms(text: str, inside: bool, expected: tuple[str, str]) -> None
 )
 def test_the_cuts_do_not_matter(text: str, cuts: list[int], inside: bool) -> None:
     assert split(text, [], inside=inside) == split(text, cuts, inside=inside)
+
+
+def test_an_answer_that_goes_on_cannot_turn_into_thinking() -> None:
+    splitter = ReasoningSplitter(begun="answer")
+    assert splitter.push("<think>x</think>") == [("answer", "<think>x</think>")]

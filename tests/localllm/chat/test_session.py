@@ -2,53 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import threading
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
+from scripted_chat import Gate, ScriptedBackend
 
-from localllm.chat import AnswerDelta, AnswerFinished, ChatSession, ContextState, PromptRead
-from localllm.chat.backend import ModelState
+from localllm.chat import AnswerDelta, AnswerFinished, ChatSession, PromptRead
 from localllm.conversations import ConversationStore
 from localllm.errors import ExecutionError, RequestError
-from localllm.events import Event, Finished, PromptProgress, TextDelta, Timings, Usage
-from localllm.kernels.executor import LoadProgress
-
-
-class ScriptedBackend:
-    """Answers with the given pieces; an exception among them is raised."""
-
-    name = "scripted"
-
-    def __init__(self, *pieces: str | Exception) -> None:
-        self.pieces = pieces
-        self.seen: list[list[dict[str, Any]]] = []
-        self.closed = 0
-
-    def load(self, progress: Callable[[LoadProgress], None]) -> None:
-        pass
-
-    def stream(self, messages: Sequence[dict[str, Any]], sampling: dict[str, Any]) -> Iterator[Event]:
-        self.seen.append(list(messages))
-        try:
-            yield PromptProgress(3, 1, 3)
-            for piece in self.pieces:
-                if isinstance(piece, Exception):
-                    raise piece
-                yield TextDelta(piece, (1,))
-            yield Finished("stop", Usage(3, len(self.pieces), 1), Timings(0, 0.5, 0.6, 1.0))
-        finally:
-            self.closed += 1
-
-    def context(self) -> ContextState:
-        return ContextState()
-
-    def state(self) -> ModelState:
-        return ModelState()
-
-    def close(self) -> None:
-        pass
 
 
 @pytest.fixture
@@ -97,7 +60,7 @@ def test_stopping_keeps_the_part_as_a_turn_that_can_go_on(store: ConversationSto
     backend.pieces = ("three",)
     list(session.resume())
     assert session.messages()[-1].content == "one two three"
-    assert backend.seen[-1][-1] == {"role": "assistant", "content": "one two "}
+    assert backend.seen[-1][-1] == {"role": "assistant", "content": "one two ", "reasoning": ""}
 
 
 def test_closing_the_iterator_keeps_the_part(store: ConversationStore) -> None:
@@ -106,7 +69,7 @@ def test_closing_the_iterator_keeps_the_part(store: ConversationStore) -> None:
     for event in events:
         if isinstance(event, AnswerDelta):
             break
-    events.close()  # type: ignore[attr-defined]
+    events.close()
     assert session.messages()[-1].content == "one "
 
 
@@ -141,3 +104,49 @@ def test_nothing_to_repeat_or_continue_is_said(store: ConversationStore) -> None
         session.regenerate()
     with pytest.raises(RequestError, match="no answer"):
         session.resume()
+
+
+def test_a_stop_before_the_first_event_is_not_forgotten(store: ConversationStore) -> None:
+    gate = Gate()
+    session = session_of(store, ScriptedBackend("one ", gate, "two"))
+    events = session.send("count")
+    session.stop()
+    assert [event for event in events if isinstance(event, AnswerDelta)] == []
+    assert session.messages()[-1].state == "partial"
+
+
+def test_a_stop_reaches_a_backend_that_waits(store: ConversationStore) -> None:
+    gate = Gate()
+    session = session_of(store, ScriptedBackend("one ", gate, "two"))
+    found: list[object] = []
+    worker = threading.Thread(target=lambda: found.extend(session.send("count")))
+    worker.start()
+    gate.wait_until_reached()
+    session.stop()
+    worker.join(20)
+    end = found[-1]
+    assert isinstance(end, AnswerFinished)
+    assert (end.reason, end.usage.completion_tokens, end.usage.prompt_tokens) == ("cancelled", 1, 3)
+    assert session.messages()[-1].content == "one "
+
+
+def test_the_conversation_decides_how_to_sample(store: ConversationStore) -> None:
+    backend = ScriptedBackend("a")
+    backend.sampling = {"top_k": 20, "temperature": 0.6}
+    session = session_of(store, backend)
+    list(session.send("x"))
+    assert backend.sampled[-1] == {"temperature": 0.6, "min_p": 0.05, "top_k": 20}
+    store.set_sampling(session.conversation, {"temperature": 0.0})
+    list(session.regenerate())
+    assert backend.sampled[-1]["temperature"] == 0.0
+
+
+def test_thinking_that_was_stopped_goes_on_as_thinking(store: ConversationStore) -> None:
+    backend = ScriptedBackend("<think>one ")
+    session = session_of(store, backend)
+    list(session.send("x"))
+    backend.pieces = ("two</think>", "three")
+    list(session.resume())
+    answer = session.messages()[-1]
+    assert (answer.reasoning, answer.content) == ("one two", "three")
+    assert backend.seen[-1][-1] == {"role": "assistant", "content": "", "reasoning": "one "}

@@ -1,0 +1,128 @@
+"""A chat with a model in this process."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+from localllm.errors import LocalLLMError, RequestError
+from localllm.events import Finished, TextDelta
+from localllm.kernels.executor import LoadProgress
+
+from .backend import ContextState, ModelState
+from .reasoning import KNOWN_TAGS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Mapping, Sequence
+
+    from localllm.events import Event, Usage
+    from localllm.llm import LLM
+
+TAIL_TOKENS = 16  # of a prompt, where a template may have opened the thinking
+
+
+class LocalBackend:
+    """A model that is loaded when it is first needed. `keywords` are those of `LLM`.
+
+    A chat never ends: unless a keyword says otherwise the window slides when the context is full.
+    """
+
+    def __init__(self, name: str, keywords: Mapping[str, Any], sampling: Mapping[str, Any] | None = None) -> None:
+        self.name = name
+        self.sampling: Mapping[str, Any] = dict(sampling or {})
+        self._keywords = {"context_policy": "window", **keywords}
+        self._llm: LLM | None = None
+        self._lock = threading.Lock()
+        self._cancelled = threading.Event()
+        self._context = ContextState()
+        self._predicted: float | None = None
+        self._opening = ""  # the tag that every prompt ends with, for models that always think
+
+    def load(self, progress: Callable[[LoadProgress], None]) -> None:
+        """Find the file and load it; does nothing when it is loaded."""
+        from localllm.llm import LLM
+        from localllm.store import resolve_model
+
+        with self._lock:
+            if self._llm is not None:
+                return
+            progress(LoadProgress("opening"))
+            path = resolve_model(self.name).path
+            self._llm = LLM(path, progress=progress, **self._keywords)
+            self._opening = _opened_tag(self._llm)
+            self._context = ContextState(limit=self._llm.context)
+
+    def stream(self, messages: Sequence[dict[str, Any]], sampling: dict[str, Any]) -> Generator[Event, None, None]:
+        """Answer; what the model sees is the whole conversation, of which the cache keeps what it can."""
+        if self._llm is None:
+            raise RequestError(f"{self.name} is not loaded")
+        self._cancelled.clear()
+        asked = _prepared(messages, self._opening)
+        goes_on = bool(asked) and asked[-1].get("role") == "assistant"
+        return self._events(self._llm.stream_chat(asked, **sampling), "" if goes_on else self._opening)
+
+    def cancel(self) -> None:
+        """End the present answer at the engine's next step."""
+        self._cancelled.set()
+
+    def context(self) -> ContextState:
+        """Tokens of the conversation, as the last events told."""
+        return self._context
+
+    def state(self) -> ModelState:
+        """Bytes by device as the executor counts them."""
+        if self._llm is None:
+            return ModelState()
+        memory = self._llm.memory()
+        return ModelState(
+            description=self._llm.describe(),
+            weight_bytes=tuple(memory.weights.items()),
+            kv_bytes=tuple(memory.kv.items()),
+            predicted_tokens_per_second=self._predicted,
+        )
+
+    def close(self) -> None:
+        """Free the model."""
+        with self._lock:
+            llm, self._llm = self._llm, None
+        if llm is not None:
+            llm.close()
+
+    def _events(self, stream: Generator[Event, None, None], opening: str) -> Generator[Event, None, None]:
+        with closing(stream):
+            if opening:
+                yield TextDelta(opening)
+            for event in stream:
+                if isinstance(event, Finished):
+                    self._note(event.usage)
+                yield event
+                if self._cancelled.is_set() and not isinstance(event, Finished):
+                    return
+
+    def _note(self, usage: Usage) -> None:
+        total = usage.prompt_tokens + usage.completion_tokens
+        kept = total - usage.evicted_tokens
+        self._context = ContextState(limit=self._context.limit, kept=kept, evicted=usage.evicted_tokens)
+
+
+def _prepared(messages: Sequence[dict[str, Any]], opening: str) -> list[dict[str, Any]]:
+    """Messages as the template wants them; an answer that goes on is given back with its thinking, in its tags."""
+    asked = [{key: value for key, value in message.items() if key != "reasoning"} for message in messages]
+    last = messages[-1] if messages else {}
+    reasoning, content = str(last.get("reasoning") or ""), str(last.get("content") or "")
+    if last.get("role") == "assistant" and reasoning:
+        tags = next((tags for tags in KNOWN_TAGS if tags.opening == opening), KNOWN_TAGS[0])
+        begun = reasoning if opening else f"{tags.opening}\n{reasoning}"
+        asked[-1]["content"] = f"{begun}{tags.closing}\n\n{content}" if content else begun
+    return asked
+
+
+def _opened_tag(llm: LLM) -> str:
+    """The tag of thinking that the model's template leaves open at the end of a prompt, or an empty text."""
+    try:
+        ids = llm.encode_chat([{"role": "user", "content": "Hello"}])
+    except LocalLLMError:
+        return ""  # the first question will say what is wrong with the template
+    tail = llm.tokenizer.decode(ids[-TAIL_TOKENS:]).rstrip()
+    return next((tags.opening for tags in KNOWN_TAGS if tail.endswith(tags.opening)), "")

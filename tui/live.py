@@ -1,0 +1,162 @@
+"""The answer that is being written: from the thread's events to turns and meters, within a budget of time."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from localllm.chat.session import AnswerDelta, AnswerFinished, PromptRead
+from localllm.chat.visible import visible_line
+from localllm.kernels.executor import LoadProgress
+
+from .answering import AnswerThread, Ended, Failed, Loaded, WorkEvent
+from .widgets.turn import Turn
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator
+
+    from textual.timer import Timer
+
+    from localllm.chat.session import SessionEvent
+
+    from .app import ChatApp
+
+FLUSHES = 7.0  # a second, at most, while an answer streams
+BUDGET = 0.1  # of a core that the screen may use: the answer is computed on the same cores
+
+
+class LiveAnswer:
+    """Loads and answers, one at a time; `timer` calls `collect`, and is paused while there is nothing to collect."""
+
+    def __init__(self, app: ChatApp) -> None:
+        self._app = app
+        self.timer: Timer | None = None
+        self._thread: AnswerThread | None = None
+        self._turn: Turn | None = None  # the one that is being written
+        self._first_delta = 0.0
+        self._next_collection = 0.0
+        self._cpu = 0.0
+
+    @property
+    def running(self) -> bool:
+        """Whether a model is loading or answering."""
+        return self._thread is not None
+
+    def start(self, make: Callable[[], Generator[SessionEvent, None, None]] | None) -> None:
+        """Load the model if needed, then stream what `make` begins (None: only load)."""
+        readings = self._app.readings
+        readings.phase = "loading" if make is None else "starting"
+        readings.fraction = None
+        self._thread = AnswerThread(self._app.desk, make)
+        self._cpu = time.thread_time()
+        self._thread.start()
+        if self.timer is not None:
+            self.timer.resume()
+        self._app.show_meters()
+
+    def stop(self) -> None:
+        """End the present answer; its part stays."""
+        if self._thread is not None:
+            self._app.readings.phase = "stopping"
+            self._app.show_meters()
+            self._thread.stop()
+
+    def collect(self) -> None:
+        """Show what has come; less often when showing it takes long."""
+        if self._thread is None or time.monotonic() < self._next_collection:
+            return
+        for event in self._thread.take():
+            self._show(event)
+        if self._turn is not None:
+            self._turn.version += 1
+            self._app.transcript.changed()
+        self._app.show_meters()
+        now, cpu = time.monotonic(), time.thread_time()
+        self._next_collection = now + (cpu - self._cpu) / BUDGET - 1 / FLUSHES
+        self._cpu = cpu
+        if self._thread is None and self.timer is not None:
+            self.timer.pause()
+
+    def _show(self, event: WorkEvent) -> None:
+        readings = self._app.readings
+        if isinstance(event, LoadProgress):
+            readings.phase, readings.fraction = visible_line(event.phase, 40), event.fraction
+        elif isinstance(event, Loaded):
+            readings.phase, readings.fraction = "starting", None
+            readings.state, readings.context = self._app.desk.backend.state(), self._app.desk.backend.context()
+        elif isinstance(event, PromptRead):
+            if self._turn is None:
+                self._begin()
+            readings.phase, readings.prompt_total, readings.prompt_done = "reading", event.total, event.processed
+        elif isinstance(event, AnswerDelta):
+            self._grow(event)
+        elif isinstance(event, AnswerFinished):
+            self._finish(event)
+        elif isinstance(event, Failed):
+            self._app.tell(event.text, "error")
+        elif isinstance(event, Ended):
+            self._ended()
+
+    def _begin(self) -> None:
+        """The question is stored: show it, and the place of the answer."""
+        self._app.reload()
+        turns = self._app.transcript.turns
+        if not turns or turns[-1].role != "assistant":
+            return
+        turn = turns[-1]
+        live = Turn(turn.message, turn.role, self._app.desk.model, turn.branch, live=True)
+        if turn.reasoning:
+            live.append("reasoning", turn.reasoning)
+        if turn.text:
+            live.append("answer", turn.text)
+        turns[-1] = self._turn = live
+        self._first_delta = 0.0
+        self._app.readings.tokens, self._app.readings.speed = 0, 0.0
+        self._app.transcript.changed()
+
+    def _grow(self, event: AnswerDelta) -> None:
+        if self._turn is None:
+            self._begin()
+        if self._turn is not None:
+            self._turn.append(event.kind, event.text)
+        readings = self._app.readings
+        now = time.monotonic()
+        if not self._first_delta:
+            self._first_delta = now
+        readings.phase = "thinking" if event.kind == "reasoning" else "writing"
+        readings.tokens += event.tokens
+        elapsed = now - self._first_delta
+        if elapsed > 0.3:
+            readings.speed = readings.tokens / elapsed
+
+    def _finish(self, event: AnswerFinished) -> None:
+        if self._turn is not None:
+            self._turn.figures = self._app.desk.store.message(event.message).figures
+            self._turn.partial = event.reason not in ("stop", "length")
+            self._turn.finish()
+        self._turn = None
+        if event.tokens_per_second:
+            self._app.readings.speed = event.tokens_per_second
+        if event.prompt_tokens_per_second:
+            self._app.readings.prompt_speed = event.prompt_tokens_per_second
+        self._app.transcript.changed()
+
+    def _ended(self) -> None:
+        if self._turn is not None:
+            self._turn.finish()
+            self._turn = None
+        self._thread = None
+        self._app.readings.phase, self._app.readings.fraction = "ready", None
+        self._app.readings.model = self._app.desk.model
+        self._app.readings.state, self._app.readings.context = (
+            self._app.desk.backend.state(),
+            self._app.desk.backend.context(),
+        )
+        self._app.reload()
+        self._app.commands.next_waiting()
+
+    def end(self, patience: float) -> None:
+        """Stop, and wait for a while until the part is written."""
+        if self._thread is not None:
+            self._thread.stop()
+            self._thread.join(patience)
