@@ -19,10 +19,11 @@ from .compile import KernelCompiler
 from .governor import ThreadGovernor
 from .isa import choose_isa
 from .kv_pool import KVPool, page_shapes, page_type
-from .lowering import BLOCK, Environment, LayerPages, RopeTables, blocks_of, lower
+from .lowering import BLOCK, Environment, LayerPages, RopeTables, blocks_of, lower, tied
 from .memory import Block
 from .operation import Kind, Operation, Rows, build_table
 from .page_types import FLOAT_PAGES, padded
+from .rope_table import RopeTable
 from .softmax import CHUNK_PAGES
 from .step_plan import GroupPlan
 from .step_state import MAX_GROUPS, Word
@@ -59,6 +60,10 @@ class CpuExecutor:
         self._compiler = KernelCompiler(choose_isa())
         self._team = ThreadTeam(self._compiler, self._threads)
         self._governors = {single: ThreadGovernor(self._threads) for single in (True, False)}
+        self._tokens, self._list = np.zeros(self.max_rows, np.int64), np.zeros(self.max_rows, np.int64)
+        self._token_view, self._list_view = memoryview(self._tokens), memoryview(self._list)
+        self._words = memoryview(self._team.words)
+        self._tied = tied(spec)
         self._weights = Weights()
         self._ropes = RopeTables()
         self._pool: KVPool | None = None
@@ -76,6 +81,7 @@ class CpuExecutor:
             pages=[LayerPages(shape, 0) for shape in shapes],
             logits=Rows(0, 4 * padded(self.spec.vocabulary_size)),
             hidden=Rows(0, 4 * BLOCK * blocks_of(self.spec.hidden_size)),
+            tokens=self._tokens.ctypes.data,
             max_parts=1,
             ropes=self._ropes,
         )
@@ -96,14 +102,13 @@ class CpuExecutor:
             lower(self._environment, single=single, hidden=False)
         workspace.allocate()
         self._allocate_output(self._output_rows)
-        self._rope_rows = [
-            [workspace.shared(f"{kind} {i}", 8 * padded(rope.dimensions)) for kind in ("rope", "sink rope")]
+        self._rope_tables = [
+            [
+                RopeTable(rope, workspace.floats(workspace.shared(f"{kind} {i}", 8 * padded(rope.dimensions))))
+                for kind in ("rope", "sink rope")
+            ]
             for i, rope in enumerate(self._ropes.ropes)
         ]
-        self._rope_arrays = [[workspace.floats(rows) for rows in both] for both in self._rope_rows]
-        for both in self._rope_arrays:
-            for table in both:
-                table[:, : table.shape[1] // 2] = 1
         self._x = workspace.floats(workspace.shared("x", 4 * BLOCK * blocks_of(self.spec.hidden_size)))
         latent = any(isinstance(layer.attention, LatentAttention) for layer in self.spec.layers)
         self._plans = [
@@ -111,9 +116,7 @@ class CpuExecutor:
             for index, group in enumerate(self.layout.groups)
         ]
         self._heads = [self.layout.layers[group.layers[0]].heads for group in self.layout.groups]
-        self._list = np.zeros(self.max_rows, np.int64)
-        words = self._team.words
-        words[Word.OUTPUT_LIST] = self._list.ctypes.data
+        self._words[Word.OUTPUT_LIST] = self._list.ctypes.data
 
     def _allocate_output(self, rows: int) -> None:
         """Room for `rows` rows of logits and hidden vectors, and tables that write there."""
@@ -133,7 +136,8 @@ class CpuExecutor:
             for hidden in (True, False)
         }
         self._compile([operation for operations in lowered.values() for operation in operations])
-        self._tables = {key: build_table(operations, self._compiler.compile) for key, operations in lowered.items()}
+        self._operations = {key: build_table(operations, self._compiler.compile) for key, operations in lowered.items()}
+        self._tables = {key: (table.ctypes.data, len(table)) for key, table in self._operations.items()}
 
     def _compile(self, operations: list[Operation]) -> None:
         sources = {(o.source.name, o.source.key): o.source for o in operations}
@@ -148,27 +152,62 @@ class CpuExecutor:
             raise ExecutionError(f"a step of {rows} rows, but 1 to {self.max_rows} are possible")
         if outputs > self._output_rows:
             self._allocate_output(outputs)
-        self._pool.move(step.moves)
+        if step.moves:
+            self._pool.move(step.moves)
         single, hidden = rows == 1, step.output is Output.HIDDEN
-        governor = self._governors[single]
+        governor, words = self._governors[single], self._words
         threads = governor.choose()
-        words = self._team.words
-        table = self._tables[single, hidden]
-        words[Word.OPERATIONS], words[Word.OPERATION_COUNT] = table.ctypes.data, len(table)
+        words[Word.OPERATIONS], words[Word.OPERATION_COUNT] = self._tables[single, hidden]
         words[Word.ROWS], words[Word.OUTPUT_ROWS] = rows, outputs
         words[Word.EVICTED] = step.sink_positions is not None
-        self._list[:outputs] = step.output_rows
-        self._embed(step)
-        self._rotate(step)
-        for plan, heads in zip(self._plans, self._heads, strict=True):
-            plan.prepare(step, words, heads, threads)
+        if single and step.tree is None:
+            self._prepare_one(step)
+        else:
+            self._prepare(step, threads)
         began = time.perf_counter()
         self._team.run(threads)
         governor.record((time.perf_counter() - began) / rows)
         width = self.spec.hidden_size if hidden else self.spec.vocabulary_size
         return self._output[hidden][:outputs, :width]
 
+    def _prepare_one(self, step: Step) -> None:
+        """What a step of one row reads; as little Python as possible, see GroupPlan."""
+        token, position = int(step.tokens[0]), int(step.positions[0])
+        self._check_token(token)
+        if self._tied:
+            self._token_view[0] = token
+        else:
+            self._embed(step)
+        self._list_view[0] = 0
+        for tables in self._rope_tables:
+            tables[0].fill_one(position)
+            if step.sink_positions is not None:
+                tables[1].fill_one(int(step.sink_positions[0]))
+        for plan in self._plans:
+            plan.prepare_one(step, self._words)
+
+    def _prepare(self, step: Step, threads: int) -> None:
+        """What a step of any number of rows reads."""
+        self._check_token(int(step.tokens.min()))
+        self._check_token(int(step.tokens.max()))
+        if self._tied:
+            self._tokens[: len(step.tokens)] = step.tokens
+        else:
+            self._embed(step)
+        self._list[: len(step.output_rows)] = step.output_rows
+        for tables in self._rope_tables:
+            tables[0].fill(step.positions)
+            if step.sink_positions is not None:
+                tables[1].fill(step.sink_positions)
+        for plan, heads in zip(self._plans, self._heads, strict=True):
+            plan.prepare(step, self._team.words, heads, threads)
+
+    def _check_token(self, token: int) -> None:
+        if not 0 <= token < self.spec.vocabulary_size:
+            raise ExecutionError(f"token {token} is outside the vocabulary of {self.spec.vocabulary_size}")
+
     def _embed(self, step: Step) -> None:
+        """Embedding rows from the mapped file."""
         embed = self.spec.embed
         values = _rows_of(embed.table, step.tokens)
         if embed.scale != 1.0:
@@ -176,21 +215,6 @@ class CpuExecutor:
         if embed.positions is not None:
             values = values + _rows_of(embed.positions, step.positions + embed.position_offset)
         self._x[: len(step.tokens), : self.spec.hidden_size] = values
-
-    def _rotate(self, step: Step) -> None:
-        """Cosines and sines of every distinct rope, computed in float64: right at position ten million too."""
-        rows = len(step.tokens)
-        for rope, tables in zip(self._ropes.ropes, self._rope_arrays, strict=True):
-            for positions, table in zip((step.positions, step.sink_positions), tables, strict=True):
-                if positions is None:
-                    continue
-                angles = positions[:, None] * rope.inverse_frequencies
-                cos, sin = np.cos(angles) * rope.magnitude, np.sin(angles) * rope.magnitude
-                half, lanes = len(rope.inverse_frequencies), table.shape[1] // 2
-                table[:rows, 0 : 2 * half : 2] = cos
-                table[:rows, 1 : 2 * half : 2] = cos
-                table[:rows, lanes : lanes + 2 * half : 2] = -sin
-                table[:rows, lanes + 1 : lanes + 2 * half : 2] = sin
 
     def read_page(self, group: int, page: int) -> bytes:
         """A page's stored bytes over all layers of the group."""

@@ -16,6 +16,7 @@ from localllm.gguf_io import dequantize
 from localllm.kernels.spec import Attention, FeedForward, LatentAttention, MixtureOfExperts
 
 from .activation_format import FLOATS, row_bytes
+from .embedding import embed_rows, unit_rows
 from .linear import Matrix, linear
 from .normalise import NormKind, NormWeights, add_normalised, finish_logits, normalise
 from .operation import Kind, Operation, Rows, Share
@@ -57,6 +58,7 @@ class Environment:
     pages: Sequence[LayerPages]
     logits: Rows
     hidden: Rows
+    tokens: int  # address of the step's int64 token numbers
     max_parts: int  # parts of attention that the workspace holds
     ropes: RopeTables
 
@@ -75,6 +77,11 @@ class RopeTables:
                 return index
         self.ropes.append(rope)
         return len(self.ropes) - 1
+
+
+def tied(spec: ModelSpec) -> bool:
+    """Whether embedding rows are read from the head's tiles; otherwise the host reads them from the mapped file."""
+    return spec.embed.table is spec.head.linear.weight and spec.embed.positions is None
 
 
 def lower(environment: Environment, *, single: bool, hidden: bool) -> list[Operation]:
@@ -252,11 +259,21 @@ class Lowering:
         return self.operations
 
     def _embedding(self) -> None:
-        norm = self.environment.spec.embed.norm
+        environment = self.environment
+        if tied(environment.spec):
+            matrix = self._head_matrix()
+            units = environment.weights.blob("unit vectors", lambda: unit_rows(matrix.layout))
+            scale = environment.spec.embed.scale
+            self.add(embed_rows(matrix, units=units, tokens=environment.tokens, target=self.x, scale=scale))
+        norm = environment.spec.embed.norm
         if norm is not None:
             weights = self.norm("embedding norm", norm, self.width)
             arguments = {"source": self.x, "target": self.x, "blocks": self.blocks, "target_format": FLOATS}
             self.add(normalise(weights, **arguments, share=self.divided, kind=Kind.EMBED))  # type: ignore[arg-type]
+
+    def _head_matrix(self) -> Matrix:
+        head = self.environment.spec.head.linear
+        return self.environment.weights.matrix("head", [head.weight], biases=[head.bias])
 
     def _head(self, hidden: bool) -> None:
         environment = self.environment
@@ -277,7 +294,7 @@ class Lowering:
                 )
             )
             return
-        matrix = environment.weights.matrix("head", [head.linear.weight], biases=[head.linear.bias])
+        matrix = self._head_matrix()
         read_format = matrix.layout.activation
         row_list = Word.OUTPUT_LIST
         source = self.prepare("head", norm, self.x, self.blocks, [read_format], row_list=row_list, kind=Kind.HEAD)[

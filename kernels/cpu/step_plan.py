@@ -12,7 +12,7 @@ from localllm.kernels.kv_layout import PAGE_SIZE
 from .attention import Item
 from .attention_merge import Merge
 from .attention_prefill import TILE_ROWS, Tile
-from .softmax import CHUNK, RowPlan
+from .softmax import CHUNK, CHUNK_PAGES, RowPlan
 from .step_state import GroupWord, group_word
 
 if TYPE_CHECKING:
@@ -37,6 +37,20 @@ class GroupPlan:
         self._merges = np.zeros((max_rows, Merge.SIZE), np.int64)
         self._slots = np.zeros(max_rows, np.int64)
         self._kept: list[object] = []  # what the addresses of this step point into
+        # For steps of one row: what never changes, and views that take plain integers without numpy's overhead, which
+        # counts here because a step leaves none of it in the caches.
+        self._one_items = np.zeros((max_parts, Item.SIZE), np.int64)
+        for field in (Item.FIRST_CHUNK, Item.PART):
+            self._one_items[:, field] = np.arange(max_parts)
+        self._one_items[:, Item.LAST_CHUNK] = np.arange(1, max_parts + 1)
+        self._one_pages = np.zeros(max_parts * CHUNK_PAGES, np.int32)
+        self._row_view = memoryview(self._rows.reshape(-1))
+        self._merge_view = memoryview(self._merges.reshape(-1))
+        self._slot_view = memoryview(self._slots)
+        self._addresses = tuple(
+            array.ctypes.data
+            for array in (self._rows, self._one_items, self._tile_items, self._merges, self._slots, self._one_pages)
+        )
 
     def prepare(self, step: Step, words: Words, heads: int, threads: int) -> None:
         """Fill the arrays for `step`; `heads` of the KV share a row's work among `threads`."""
@@ -56,6 +70,31 @@ class GroupPlan:
             *(self._rows.ctypes.data, self._items.ctypes.data, counts[0], self._tile_items.ctypes.data, counts[1]),
             *(self._merges.ctypes.data, counts[2], self._slots.ctypes.data),
         )
+
+    def prepare_one(self, step: Step, words: memoryview) -> None:
+        """The same for a step of one row, without a tree."""
+        tables = step.groups[self._group]
+        index, sinks = int(tables.row_index[0]), int(tables.sink_tokens[0])
+        low, low_sink = sinks, 0
+        if self._window is not None:
+            oldest = int(step.positions[0]) - self._window + 1
+            low = max(sinks, oldest - int(tables.window_start[0]) + sinks)
+            low_sink = max(oldest, 0)
+        used = index // PAGE_SIZE + 1
+        self._one_pages[:used] = tables.pages[step.sequences[0], :used]
+        self._slot_view[0] = int(tables.slots[0])
+        rows, items, tiles, merges, slots, pages = self._addresses
+        row = self._row_view
+        row[0], row[1], row[2], row[3], row[4], row[5], row[6] = sinks, index, low, low_sink, pages, 0, 0
+        sink_chunks = -(-sinks // CHUNK)
+        first = 0 if low_sink < sinks else sink_chunks + (low - sinks) // CHUNK
+        count = sink_chunks + (index - sinks) // CHUNK + 1 - first
+        merge = self._merge_view
+        merge[0], merge[1], merge[2] = 0, first, count
+        at = group_word(self._group, GroupWord.ROWS)
+        words[at], words[at + 1], words[at + 2] = rows, items + 8 * Item.SIZE * first, count
+        words[at + 3], words[at + 4] = tiles, 0
+        words[at + 5], words[at + 6], words[at + 7] = merges, 1, slots
 
     def _see(self, step: Step, tables: GroupTables, pages: npt.NDArray[np.int32], plans: Words) -> None:
         sequences = step.sequences

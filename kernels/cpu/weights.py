@@ -106,6 +106,15 @@ class Weights:
             self._fills.append((piece, lambda target: _fill_vector(target, values)))
         return piece.address
 
+    def blob(self, name: str, make: Callable[[], npt.NDArray[np.uint8]]) -> int:
+        """Address of constant bytes."""
+        piece = self._vectors.get(name)
+        if piece is None:
+            content = make().reshape(-1)
+            piece = self._vectors[name] = self.arena.take(len(content))
+            self._fills.append((piece, lambda target: np.copyto(target, content)))
+        return piece.address
+
     def load(self, progress: Callable[[LoadProgress], None] | None) -> None:
         """Allocate what was planned and fill it."""
         self.arena.allocate()
