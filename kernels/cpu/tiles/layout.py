@@ -44,11 +44,14 @@ class TileLayout(ABC):
         """Bytes of a tile of 16 rows."""
 
     @abstractmethod
-    def emit_dot(self, e: Emitter, tile: Value, blocks: Offset, activations: Sequence[Value]) -> list[Value]:
+    def emit_dot(
+        self, e: Emitter, tile: Value, blocks: Offset, activations: Sequence[Value], refinements: Offset = 0
+    ) -> list[Value]:
         """The products of a tile with each activation row, as float32 of 16 rows.
 
-        `tile` and `activations` are addresses, `blocks` counts blocks of 32 inputs (`self.blocks`). The order of
-        float operations of a token is the same however many tokens there are: results are equal bit for bit.
+        `tile` and `activations` are addresses, `blocks` counts blocks of 32 inputs (`self.blocks`), `refinements` those
+        that lie behind each row of records (float rows have none). The order of float operations of a token is the
+        same however many tokens there are: results are equal bit for bit.
         """
 
     @abstractmethod
