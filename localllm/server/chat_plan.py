@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from .served import ServedModel
 
 _ANY_OBJECT = {"type": "object"}
+_TAKEN = frozenset(("messages", "tools", "add_generation_prompt", "template", "tokenizer"))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -48,7 +49,7 @@ def plan_chat(served: ServedModel, asked: ChatRequest, messages: Sequence[dict[s
         plain, template_tools = tell(plain, tools), []
     else:
         template_tools = tools
-    options = dict(asked.chat_template_kwargs or {})
+    options = template_options(asked.chat_template_kwargs)
     if asked.reasoning_effort is not None:
         options.setdefault("reasoning_effort", asked.reasoning_effort)
     model = served.model
@@ -71,6 +72,15 @@ def plan_chat(served: ServedModel, asked: ChatRequest, messages: Sequence[dict[s
         lambda: served.reader(with_tools=with_tools, inside=inside is not None),
         1 if asked.parallel_tool_calls is False else None,
     )
+
+
+def template_options(given: dict[str, Any] | None) -> dict[str, Any]:
+    """Variables for the chat template; APIError for names that are taken."""
+    for name in given or {}:
+        if name in _TAKEN or not name.isidentifier():
+            message = f"chat_template_kwargs: {name[:60]!r} cannot be set"
+            raise bad_request(message, "chat_template_kwargs", "invalid_value")
+    return dict(given or {})
 
 
 def flattened(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -82,11 +82,12 @@ class GrammarCompiler:
                 self._compiled.move_to_end(grammar)
                 return self._compiled[grammar]
             guide = self._guide = self._guide or self._prepare()
-            matcher = llguidance.LLMatcher(guide, grammar, log_level=0)
-            error = matcher.get_error() if matcher.is_error() else ""
-            if error:
-                plain = " ".join(error.split())[:LONGEST_ERROR]
-                raise RequestError(f"{parameter} cannot be followed: {plain}", parameter=parameter)
+            matcher = llguidance.LLMatcher(guide, grammar, log_level=0, limits=_limits())
+            probe = matcher.deep_copy()
+            probe.compute_bitmask()  # some grammars are found to be too complex only here
+            if matcher.is_error() or probe.is_error():
+                text = _plain(matcher.get_error() or probe.get_error())
+                raise RequestError(f"{parameter} cannot be followed: {text}", parameter=parameter)
             self._compiled[grammar] = matcher
             while len(self._compiled) > REMEMBERED:
                 self._compiled.popitem(last=False)
@@ -165,5 +166,18 @@ class MatcherConstraint:
 
     def _check(self) -> None:
         if self._matcher.is_error():
-            text = " ".join(self._matcher.get_error().split())[:LONGEST_ERROR]
-            raise ExecutionError(f"the answer could not be held to its grammar: {text}")
+            raise ExecutionError(f"the answer could not be held to its grammar: {_plain(self._matcher.get_error())}")
+
+
+def _limits() -> llguidance.LLParserLimits:
+    """A mask is made between two steps of everybody's answers: a grammar may not take long there (about 0.1 s)."""
+    import llguidance
+
+    return llguidance.LLParserLimits(
+        initial_lexer_fuel=400_000, step_lexer_fuel=50_000, max_lexer_states=50_000, verbose_errors=False
+    )
+
+
+def _plain(error: str) -> str:
+    """The compiler's text on one line, without the dump of its state."""
+    return " ".join(error.partition("<non-verbose")[0].split())[:LONGEST_ERROR]

@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from .body import read_object
-from .chat_plan import flattened, tool_objects
+from .chat_plan import flattened, template_options, tool_objects
 from .decode import decode
 from .errors import bad_request
 from .fields import ApplyTemplateRequest, DetokenizeRequest, TokenizeRequest
@@ -73,7 +73,7 @@ async def apply_template(request: Request) -> JSONAnswer:
 
     def work_on(work: Work) -> dict[str, Any]:
         tools = tool_objects(asked.tools or ())
-        options = asked.chat_template_kwargs or None
+        options = template_options(asked.chat_template_kwargs) or None
         messages = flattened(body["messages"])
         ids = work.model.encode_chat(messages, tools=tools or None, template_options=options)
         return {"prompt": work.model.tokenizer.decode(ids), "tokens": ids, "count": len(ids)}

@@ -114,7 +114,7 @@ def _command_r_plus(body: str) -> list[CallPart] | None:
     """`Action: ```json [...] ```; a call of directly_answer is none."""
     match = re.search(r"```json\s*(.*?)\s*(?:```|$)", body, re.DOTALL)
     calls = _command_r(match[1]) if match else None
-    return None if calls is None else [call for call in calls if call.name != "directly_answer"]
+    return None if calls is None else [call for call in calls if call.name.replace("-", "_") != "directly_answer"]
 
 
 HERMES = Dialect(
@@ -180,6 +180,7 @@ _SIGNS = (
     (_CALL, DEEPSEEK),
     ("[TOOL_CALLS]", MISTRAL),
     ("<|START_ACTION|>", COMMAND_R),
+    ("directly-answer", COMMAND_R_PLUS),
     ("directly_answer", COMMAND_R_PLUS),
     ("<|tool_call|>", GRANITE),
     ("<|python_tag|>", LLAMA),
