@@ -9,6 +9,7 @@ LocalLLMError
 ├── ConfigurationError          a setting, flag or catalogue entry with a wrong value
 ├── RequestError                a request that can never work: parameter, template or message is wrong
 │   └── ContextLengthError      prompt and answer do not fit into the context
+├── SessionError                a saved KV cache that is damaged or belongs to something else
 ├── OutOfMemoryError            memory or VRAM does not suffice; says how much is missing
 └── ExecutionError              the engine failed on one request (NaN logits, a dead worker)
 """
@@ -28,6 +29,7 @@ __all__ = [
     "ModelNotFoundError",
     "OutOfMemoryError",
     "RequestError",
+    "SessionError",
     "StoreError",
     "UnsupportedModelError",
 ]
@@ -47,6 +49,10 @@ class StoreError(LocalLLMError):
 
 class ConfigurationError(LocalLLMError):
     """A setting has a wrong value; the text names its origin (flag, environment or file)."""
+
+
+class SessionError(LocalLLMError):
+    """A saved session cannot be used; the conversation is then computed anew."""
 
 
 class RequestError(LocalLLMError):

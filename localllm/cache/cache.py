@@ -17,7 +17,7 @@ from localllm.kernels.step import PageMove
 from .group import GroupPools
 from .native_window import NativeWindowPolicy
 from .parked import ParkedSequences
-from .prefix import Match, PrefixIndex
+from .prefix import Match, Node, PrefixIndex
 from .sequence import CachedSequence, PageTable, token_array
 
 if TYPE_CHECKING:
@@ -33,11 +33,12 @@ if TYPE_CHECKING:
 class PoolSizes:
     """Pages per group; `staging` (full precision, for sinks and recent tokens) and `seal_tokens` are 0 unless the KV
     type is quantised. A sequence's pages are sealed (moved to the main pool) whenever its length is a multiple of
-    `seal_tokens`."""
+    `seal_tokens`, but for its first `precise_pages` sink pages."""
 
     main: tuple[int, ...]
     staging: tuple[int, ...] = ()
     seal_tokens: int = 0
+    precise_pages: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +56,8 @@ class KVCache:
     def __init__(self, layout: KVLayout, sizes: PoolSizes, policy: Policy, *, reuse: bool = True) -> None:
         self.policy = policy
         self._reuse = reuse
-        self._seal_tokens = sizes.seal_tokens
+        self.seal_tokens = sizes.seal_tokens
+        self._most_precise = sizes.precise_pages
         staging = sizes.staging or (0,) * len(sizes.main)
         peak = policy.peak_tokens(1)
         native = [g.window if g.window is not None and g.window < peak else None for g in layout.groups]
@@ -70,7 +72,7 @@ class KVCache:
             for group, window in enumerate(native)
         )
         self._index.bind(self.groups)
-        self._windows = native
+        self.windows = native
         self._parked = ParkedSequences(native)
         self.policy_group = native.index(None) if None in native else None
         self.releases = 0  # grows when pages may have become available
@@ -82,21 +84,20 @@ class KVCache:
 
         `protected`: leading tokens that the policy must keep (a system prompt). Raises RequestError if it cannot.
         """
-        sinks = max(self.policy.sink_pages(protected), 1 if self._seal_tokens else 0)
+        sinks = self.sink_pages(protected)
         ids = token_array(tokens)
-        space = sinks if self._seal_tokens else 0
         match = Match(())
         if self._reuse and reuse:
-            match = self._index.match(space, ids, len(ids) - 1, self._seal_tokens or 1)
+            match = self._index.match(self._space(sinks), ids, len(ids) - 1, self.seal_tokens or 1)
             parked = self._parked.take(ids, sinks, match.length)
             if parked is not None:
                 self._shorten(parked)
                 return parked
-        sequence = self._adopt(ids, sinks, space, match)
+        sequence = self._adopt(ids, sinks, match)
         if match.partial is not None and any(group.writable.available == 0 for group in self.groups):
             self._free(sequence)
-            match = self._index.match(space, ids, len(ids) - 1, PAGE_SIZE)
-            sequence = self._adopt(ids, sinks, space, match)
+            match = self._index.match(self._space(sinks), ids, len(ids) - 1, PAGE_SIZE)
+            sequence = self._adopt(ids, sinks, match)
         elif match.partial is not None:
             for index, group in enumerate(self.groups):
                 table = sequence.tables[index]
@@ -105,10 +106,25 @@ class KVCache:
                 table.append(copy)
         return sequence
 
-    def _adopt(self, ids: array[int], sinks: int, space: int, match: Match) -> CachedSequence:
+    def sink_pages(self, protected: int) -> int:
+        """Pages that stay in front of a sequence whose first `protected` tokens must; RequestError if they cannot."""
+        return max(self.policy.sink_pages(protected), 1 if self.seal_tokens else 0)
+
+    def precise_pages(self, sink_pages: int) -> int:
+        """How many of a sequence's sink pages a quantised cache keeps in full precision."""
+        return min(sink_pages, self._most_precise)
+
+    def _space(self, sink_pages: int) -> int:
+        return self.precise_pages(sink_pages) if self.seal_tokens else 0
+
+    def root(self, sink_pages: int) -> Node:
+        """Where the prefixes of sequences with so many sink pages begin in the index."""
+        return self._index.root(self._space(sink_pages))
+
+    def _adopt(self, ids: array[int], sinks: int, match: Match) -> CachedSequence:
         tables = []
         for index, group in enumerate(self.groups):
-            window = self._windows[index]
+            window = self.windows[index]
             table = PageTable(sinks if window is None else 0)
             first = 0 if window is None else group.policy.dropped_pages(match.length, 0)
             table.skip(first)
@@ -119,9 +135,10 @@ class KVCache:
                 group.retain(entry)
                 table.append(entry)
             tables.append(table)
-        tip = match.nodes[-1] if match.nodes else self._index.root(space)
+        tip = match.nodes[-1] if match.nodes else self.root(sinks)
         blocks = len(match.nodes)
-        sequence = CachedSequence(ids, tuple(tables), sinks, tip, match.length, match.length, blocks, blocks)
+        sequence = CachedSequence(ids, tuple(tables), sinks, tip, match.length, match.length, blocks)
+        sequence.sealed = blocks if self.seal_tokens else 0
         if match.partial is not None:
             for index, entry in enumerate(match.partial.entries):
                 if entry is not None:
@@ -166,8 +183,8 @@ class KVCache:
     def room(self, sequence: CachedSequence) -> int:
         """Rows that the next step may add for this sequence; 0: the context is full."""
         room = self.policy.room(sequence.length, sequence.sink_pages)
-        if self._seal_tokens:
-            room = min(room, self._seal_tokens - sequence.length % self._seal_tokens)
+        if self.seal_tokens:
+            room = min(room, self.seal_tokens - sequence.length % self.seal_tokens)
         return room
 
     def fits(self, sequence: CachedSequence, others: Sequence[CachedSequence]) -> bool:
@@ -222,15 +239,15 @@ class KVCache:
             if due > 0:
                 group.release_all(table.drop(due))
                 self.releases += 1
-                if self._windows[index] is None:
+                if self.windows[index] is None:
                     sequence.evicted_at = sequence.length
                     sequence.evicted_tokens = table.dropped * PAGE_SIZE
 
     def _blocks_to_seal(self, sequence: CachedSequence) -> range:
         """Whole blocks that go to the quantised pool now; `stop` counts the blocks that need no sealing any more."""
-        if not self._seal_tokens or sequence.length % self._seal_tokens:
+        if not self.seal_tokens or sequence.length % self.seal_tokens:
             return range(0)
-        return range(max(sequence.sealed, sequence.sink_pages), sequence.length // PAGE_SIZE)
+        return range(max(sequence.sealed, self.precise_pages(sequence.sink_pages)), sequence.length // PAGE_SIZE)
 
     @staticmethod
     def _shared_tail(group: GroupPools, table: PageTable, length: int) -> int | None:
@@ -270,7 +287,7 @@ class KVCache:
         """Let other requests find the whole blocks computed so far; nothing happens after an eviction."""
         if not self._reuse or sequence.evicted_at or sequence.moves:
             return
-        blocks = sequence.sealed if self._seal_tokens else sequence.length // PAGE_SIZE
+        blocks = sequence.sealed if self.seal_tokens else sequence.length // PAGE_SIZE
         while sequence.published < blocks and sequence.tip.attached:
             start = sequence.published * PAGE_SIZE
             block = tuple(sequence.tokens[start : start + PAGE_SIZE])
@@ -297,7 +314,7 @@ class KVCache:
 
     def _publish_tail(self, sequence: CachedSequence) -> None:
         start = sequence.published * PAGE_SIZE
-        if not self._seal_tokens and start < sequence.length and sequence.tip.attached:
+        if not self.seal_tokens and start < sequence.length and sequence.tip.attached:
             tail = tuple(sequence.tokens[start : sequence.length])
             self._index.insert_tail(sequence.tip, tail, self._entries(sequence, sequence.published))
 

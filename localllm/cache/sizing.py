@@ -15,16 +15,14 @@ if TYPE_CHECKING:
     from .policy import Policy
 
 SEAL_TOKENS = 128  # recent tokens stay in full precision until this many can be quantised at once
+
+
+PRECISE_PAGES = 8  # sink pages of a sequence that stay in full precision
 QUANTISED: frozenset[KVType] = frozenset({"q8", "q4", "q2"})
 
 
-def pool_sizes(
-    layout: KVLayout, policy: Policy, kv_type: KVType, *, parallel: int, step_rows: int, most_sinks: int = 0
-) -> PoolSizes:
-    """Pages per group for `parallel` sequences at their longest, while a step adds at most `step_rows` rows to one.
-
-    `most_sinks`: tokens that stay in full precision in a quantised cache, per sequence (at least one page).
-    """
+def pool_sizes(layout: KVLayout, policy: Policy, kv_type: KVType, *, parallel: int, step_rows: int) -> PoolSizes:
+    """Pages per group for `parallel` sequences at their longest, while a step adds at most `step_rows` rows to one."""
     seal = SEAL_TOKENS if kv_type in QUANTISED else 0
     peak = policy.peak_tokens(1)
     main, staging = [], []
@@ -35,5 +33,5 @@ def pool_sizes(
         pages = -(-deciding.peak_tokens(min(step_rows, peak)) // PAGE_SIZE) + copy_source
         main.append(parallel * pages)
         recent = 2 * seal // PAGE_SIZE + 1  # while pages are sealed, the next ones are written already
-        staging.append(parallel * (max(1, -(-most_sinks // PAGE_SIZE)) + recent))
-    return PoolSizes(tuple(main), tuple(staging) if seal else (), seal)
+        staging.append(parallel * (PRECISE_PAGES + recent))
+    return PoolSizes(tuple(main), tuple(staging) if seal else (), seal, PRECISE_PAGES)

@@ -6,6 +6,7 @@ from .hooks import Constraint, Drafter, RowReader
 from .options import EngineOptions
 from .readers import NextTokenLogprobs
 from .request import Request
+from .sessions import model_fingerprint
 
 __all__ = [
     "Constraint",
@@ -18,4 +19,5 @@ __all__ = [
     "NextTokenLogprobs",
     "Request",
     "RowReader",
+    "model_fingerprint",
 ]

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import threading
 from collections import deque
+from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from localllm.cache import CacheUsage, KVCache, pool_sizes
-from localllm.errors import ContextLengthError, ExecutionError
+from localllm.cache import CacheUsage, KVCache, pool_sizes, session
+from localllm.errors import ContextLengthError, ExecutionError, SessionError
 from localllm.sampling import MAX_SEED, Sampler, SamplingParameters, breaker_ids
 
 from .budget import StepBudget
@@ -22,10 +23,12 @@ from .readers import MeanHidden, NextTokenLogprobs
 from .request import Request
 from .runner import Runner
 from .scheduler import Scheduler
+from .sessions import read_session, write_session
 from .text import AnswerText
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    import os
+    from collections.abc import Callable, Iterator, Sequence
 
     import numpy.typing as npt
 
@@ -34,6 +37,8 @@ if TYPE_CHECKING:
 
     from .hooks import RowReader
     from .options import EngineOptions
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +71,7 @@ class Engine:
         self._breakers = cache(self._breaker_ids)
         self._changed = threading.Condition()
         self._inbox: deque[Job] = deque()
+        self._tasks: deque[tuple[Callable[[], None], Future[Any]]] = deque()
         self._order = 0
         self._wanted = 0  # callers that wait for, or have, the executor alone
         self._offered = self._lent = False  # the engine's thread leaves it to one of them
@@ -165,6 +171,58 @@ class Engine:
             if reason in ("error", "cancelled"):
                 raise ExecutionError(error or "the engine was closed")
 
+    # ---- saved sessions
+
+    def save_session(
+        self, path: str | os.PathLike[str], ids: Sequence[int], *, model: str, sinks: int | None = None
+    ) -> int:
+        """Write the keys and values of as much of `ids` as is cached; returns how many tokens that is.
+
+        `model` ties the file to its model (`model_fingerprint`). Raises SessionError; the file is whole or untouched.
+        """
+        key = self._session_key(model)
+        data, length = self._between_steps(lambda: session.dump(self._cache, self._executor, key, ids, sinks or 0))
+        write_session(path, data)
+        return length
+
+    def restore_session(self, path: str | os.PathLike[str], *, model: str) -> list[int]:
+        """Put a saved session into the cache, where the next request with the same beginning finds it; its token ids.
+
+        Raises SessionError for a damaged or foreign file, or when there is no room for it.
+        """
+        key, data = self._session_key(model), read_session(path)
+        tokens = self._between_steps(lambda: session.load(self._cache, self._executor, key, data))
+        if not all(0 <= token < self._executor.spec.vocabulary_size for token in tokens):
+            raise SessionError("the saved session is damaged: it holds tokens that the model does not have")
+        return tokens
+
+    def _session_key(self, model: str) -> session.SessionKey:
+        options = self._options
+        return session.SessionKey(
+            model=model,
+            device=type(self._executor).__name__,
+            kv_type=options.kv_type,
+            window=(options.window or options.context) if options.slides else None,
+            groups=tuple(group.window for group in self._executor.layout.groups),
+            seal_tokens=self._sizes.seal_tokens,
+        )
+
+    def _between_steps(self, task: Callable[[], T]) -> T:
+        """Run something on the engine's thread."""
+        future: Future[T] = Future()
+
+        def run() -> None:
+            try:
+                future.set_result(task())
+            except BaseException as error:
+                future.set_exception(error)
+
+        with self._changed:
+            self._check_alive()
+            self._tasks.append((run, future))
+            self._changed.notify_all()
+        return future.result()
+
     # ---- the executor for somebody else
 
     @contextmanager
@@ -245,6 +303,8 @@ class Engine:
     def _run(self) -> None:
         try:
             while self._receive():
+                while self._tasks and not self._lent:
+                    self._tasks.popleft()[0]()
                 self._stop_the_cancelled()
                 self._runner.step()
                 if self._idle():
@@ -261,7 +321,7 @@ class Engine:
                     return False
                 while self._inbox and not self._wanted:
                     self._scheduler.waiting.push(self._inbox.popleft())
-                if self._scheduler.running or len(self._scheduler.waiting):
+                if self._scheduler.running or len(self._scheduler.waiting) or (self._tasks and not self._lent):
                     return True
                 for job in [job for job in self._inbox if job.generation.cancelled]:
                     self._inbox.remove(job)
@@ -280,7 +340,12 @@ class Engine:
             elif deadline is not None and job.waited > deadline:
                 self._runner.cancel(job, f"the deadline of {deadline:g} s passed")
 
+    def _drop_tasks(self, reason: ExecutionError) -> None:
+        while self._tasks:
+            self._tasks.popleft()[1].set_exception(reason)
+
     def _cancel_all(self) -> None:
+        self._drop_tasks(ExecutionError("the engine is closing"))
         for job in [*self._scheduler.running, *self._scheduler.waiting, *self._inbox]:
             self._runner.cancel(job)
         self._inbox.clear()
@@ -291,6 +356,7 @@ class Engine:
         death = ExecutionError(f"the engine stopped: {text}", hint="load the model again")
         with self._changed:
             self._death = death
+            self._drop_tasks(death)
             jobs = [*self._scheduler.running, *self._scheduler.waiting, *self._inbox]
             for job in jobs:
                 for each in (job, *job.siblings):

@@ -21,6 +21,7 @@ from localllm.kernels.kv_layout import PAGE_SIZE
 from localllm.kernels.step import Output
 
 CONTEXT = 160
+PRECISE = 1  # sink pages in full precision
 EXAMPLES = int(os.environ.get("LOCALLLM_EXAMPLES", "8"))  # more for a thorough run
 TEXTS = [np.random.default_rng(seed).integers(0, 8, 300).tolist() for seed in range(2)]
 
@@ -53,7 +54,7 @@ class Setup:
 
     def is_sealed(self, key: int, position: int, sink_pages: int) -> bool:
         """Whether the row at `position` reads `key` from the quantised pool."""
-        if not self.seal_tokens or key < max(sink_pages, 1) * PAGE_SIZE:
+        if not self.seal_tokens or key < max(1, min(sink_pages, PRECISE)) * PAGE_SIZE:
             return False
         return key < position // self.seal_tokens * self.seal_tokens
 
@@ -109,7 +110,7 @@ class Machine:
         self.setup = setup
         self.executor = IntegerExecutor(setup.windows, vocabulary_size=8, max_rows=10**6)
         groups = len(setup.windows)
-        sizes = PoolSizes((pages,) * groups, (pages,) * groups if setup.seal_tokens else (), setup.seal_tokens)
+        sizes = PoolSizes((pages,) * groups, (pages,) * groups if setup.seal_tokens else (), setup.seal_tokens, PRECISE)
         policy = POLICIES["error"](CONTEXT, None) if setup.window is None else POLICIES["window"](setup.window, None)
         self.cache = KVCache(self.executor.layout, sizes, policy)
         self.executor.allocate_kv(sizes.main, "q8" if setup.seal_tokens else "f32", sizes.staging)
