@@ -1,0 +1,81 @@
+"""The real models on the CPU: right answers, near the float32 reference, the same bits on one thread and two."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from localllm import LLM
+
+pytestmark = pytest.mark.real_model
+NEAR_TIE = 0.4  # nats: where 8-bit activations may choose the other token
+
+
+@pytest.fixture(scope="module", params=["smollm2", "gemma3"])
+def loaded(request: pytest.FixtureRequest) -> Any:
+    """A model's name, the model on one thread and on two."""
+    path = request.getfixturevalue(f"{request.param}_path")
+    with LLM(path, device="cpu", threads=1) as one, LLM(path, device="cpu", threads=2) as two:
+        yield request.param, one, two
+
+
+def golden(folder: Path, name: str) -> list[dict[str, Any]]:
+    cases: list[dict[str, Any]] = json.loads((folder / "golden" / "real" / name).read_text(encoding="utf-8"))["cases"]
+    return cases
+
+
+def test_the_first_question_of_the_readme(smollm2_path: Path) -> None:
+    with LLM(smollm2_path, device="cpu") as llm:
+        answer = llm.chat([{"role": "user", "content": "What is the capital of France?"}], max_tokens=40)
+    assert "Paris" in answer.text
+    assert answer.finish_reason == "stop"
+
+
+def test_next_tokens_are_those_of_the_reference(loaded: Any, shared_fixtures: Path) -> None:
+    """Teacher-forced over the golden answers; the stored-weights reference is the yardstick for agreement."""
+    name, llm, _ = loaded
+    exact, stored = (golden(shared_fixtures, f"{name}_greedy{kind}.json") for kind in ("_f32w", ""))
+    agreed = agreed_stored = compared = positions = 0
+    divergence = []
+    for case, other in zip(exact, stored, strict=True):
+        prompt, answer = case["prompt_ids"], case["generated_ids"]
+        if len(prompt) > 200:
+            continue  # the long one is for the reference executor's own test
+        logits = llm.logits(prompt + answer)[len(prompt) - 1 : -1].astype(np.float64)
+        logs = logits - logits.max(axis=1, keepdims=True)
+        logs -= np.log(np.exp(logs).sum(axis=1, keepdims=True))
+        same = next((i for i, (a, b) in enumerate(zip(answer, other["generated_ids"], strict=False)) if a != b), 10**9)
+        for step, (row, best) in enumerate(zip(logs, case["top10_logprobs"], strict=True)):
+            ids, expected = [int(i) for i, _ in best], np.array([p for _, p in best])
+            positions += 1
+            right = int(row.argmax()) == ids[0]
+            agreed += right
+            assert right or expected[0] - expected[1] < NEAR_TIE, f"{case['prompt']!r} step {step}"
+            if step <= same and step < len(other["top10_logprobs"]):
+                compared += right
+                agreed_stored += int(other["top10_logprobs"][step][0][0]) == ids[0]
+            rest, own_rest = 1 - np.exp(expected).sum(), 1 - np.exp(row[ids]).sum()
+            terms = np.exp(expected) @ (expected - row[ids])
+            divergence.append(terms + (rest * np.log(rest / own_rest) if rest > 1e-9 else 0.0))
+    print(f"{name}: top-1 {agreed}/{positions}, divergence {np.mean(divergence):.5f} nats")
+    assert compared >= agreed_stored
+    assert np.mean(divergence) <= 0.005
+
+
+def test_perplexity_is_that_of_the_reference(loaded: Any, shared_fixtures: Path) -> None:
+    name, _, llm = loaded
+    facts = json.loads((shared_fixtures / "golden" / "real" / "perplexity.json").read_text(encoding="utf-8"))
+    value = llm.perplexity(facts["text"], context=512)
+    assert value == pytest.approx(facts["models"][name]["f32_weights"]["ppl"], rel=0.01)
+
+
+def test_threads_change_no_bit(loaded: Any) -> None:
+    _, one, two = loaded
+    ids = one.tokenizer.encode(
+        "The lighthouse keeper climbed the stairs at dusk, as on every evening for thirty years."
+    )
+    assert np.array_equal(one.logits(ids), two.logits(ids))
