@@ -85,7 +85,7 @@ class ServedModel:
             return HarmonyReader()
         tools = self.dialect.reader() if with_tools else NoTools()
         hidden = self._hidden if self.shows_markers(with_tools) else None
-        return TaggedReader(ReasoningSplitter(inside=inside), tools, hidden)
+        return TaggedReader(ReasoningSplitter(begun="reasoning" if inside else None), tools, hidden)
 
     @cached_property
     def _hidden(self) -> re.Pattern[str] | None:
