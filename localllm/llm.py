@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from localllm.chat_template import ChatTemplate
-    from localllm.engine import Engine
+    from localllm.engine import Engine, Generation
     from localllm.events import Event
     from localllm.gguf_io import GGUFFile
     from localllm.kernels.executor import Device, Executor, LoadProgress, MemoryUse, Mode
@@ -138,7 +138,7 @@ class LLM:
         """The same as events; closing the generator stops the generation."""
         ids = self.tokenizer.encode_prompt(prompt) if isinstance(prompt, str) else list(prompt)
         self._check_ids(ids)
-        return self._submit(ids, parameters_of(sampling), sinks=None)
+        return _events(self._submit(ids, parameters_of(sampling), sinks=None))
 
     def chat(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> Completion:
         """Answer a list of messages (`{"role": ..., "content": ...}`); `tools` and `template_options` as keywords."""
@@ -153,6 +153,17 @@ class LLM:
         **sampling: Any,
     ) -> Generator[Event, None, None]:
         """The same as events. When the last message is the assistant's, it is continued."""
+        return _events(self.begin_chat(messages, tools=tools, template_options=template_options, **sampling))
+
+    def begin_chat(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        template_options: Mapping[str, Any] | None = None,
+        **sampling: Any,
+    ) -> Generation:
+        """The same as the engine's own handle: events, `cancel` from any thread, and the tokens that are kept."""
         self._check_open()
         parameters = parameters_of(sampling)
         ids = self.encode_chat(messages, tools=tools, template_options=template_options)
@@ -230,21 +241,11 @@ class LLM:
     def __exit__(self, *exception: object) -> None:
         self.close()
 
-    def _submit(
-        self, ids: list[int], parameters: SamplingParameters, *, sinks: int | None
-    ) -> Generator[Event, None, None]:
+    def _submit(self, ids: list[int], parameters: SamplingParameters, *, sinks: int | None) -> Generation:
         from localllm.engine import Request
 
         self._check_open()
-        generation = self.engine.submit(Request(ids=ids, parameters=parameters, sinks=sinks))
-
-        def events() -> Generator[Event, None, None]:
-            try:
-                yield from generation
-            finally:
-                generation.cancel()
-
-        return events()
+        return self.engine.submit(Request(ids=ids, parameters=parameters, sinks=sinks))
 
     def system_prefix(
         self,
@@ -281,6 +282,14 @@ class LLM:
     def _check_open(self) -> None:
         if self._closed:
             raise RequestError("the model was closed")
+
+
+def _events(generation: Generation) -> Generator[Event, None, None]:
+    """A generation that ends when nobody reads on."""
+    try:
+        yield from generation
+    finally:
+        generation.cancel()
 
 
 def parameters_of(sampling: Mapping[str, Any]) -> SamplingParameters:

@@ -96,7 +96,7 @@ def _speed(readings: Readings) -> list[Content]:
 
 def _context(readings: Readings) -> list[Content]:
     context = readings.context
-    limit, held = context.limit, context.kept + context.sunk
+    limit, held = context.limit, context.kept
     if limit is None:
         return [Content(f"context {held}")] if held else []
     colour = "$text-error" if held > 0.95 * limit else "$text-warning" if held > 0.75 * limit else "$text-accent"

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ContextState:
-    """Tokens of the conversation: room for `limit` (None: unknown), kept in the window, sunk as sinks, evicted."""
+    """Tokens of the conversation: room for `limit` (None: unknown), kept now, of these `sunk` for ever, and evicted."""
 
     limit: int | None = None
     kept: int = 0
@@ -53,7 +53,7 @@ class ChatBackend(Protocol):
         """
 
     def cancel(self) -> None:
-        """End the answer that is being written, from any thread; does nothing when there is none."""
+        """End the present `stream` soon, from any thread, with or without a `Finished`; else nothing."""
 
     def context(self) -> ContextState:
         """The conversation's tokens after the last answer."""

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import threading
-from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 from localllm.errors import LocalLLMError, RequestError
-from localllm.events import Finished, TextDelta
+from localllm.events import TextDelta
 from localllm.kernels.executor import LoadProgress
 
 from .backend import ContextState, ModelState
@@ -16,8 +15,10 @@ from .reasoning import KNOWN_TAGS
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Mapping, Sequence
 
-    from localllm.events import Event, Usage
+    from localllm.engine import Generation as Handle
+    from localllm.events import Event
     from localllm.llm import LLM
+    from localllm.placement import Plan
 
 TAIL_TOKENS = 16  # of a prompt, where a template may have opened the thinking
 
@@ -34,9 +35,8 @@ class LocalBackend:
         self._keywords = {"context_policy": "window", **keywords}
         self._llm: LLM | None = None
         self._lock = threading.Lock()
-        self._cancelled = threading.Event()
-        self._context = ContextState()
-        self._predicted: float | None = None
+        self._generation: Handle | None = None  # the present or last answer
+        self._plan: Plan | None = None
         self._opening = ""  # the tag that every prompt ends with, for models that always think
 
     def load(self, progress: Callable[[LoadProgress], None]) -> None:
@@ -51,24 +51,30 @@ class LocalBackend:
             path = resolve_model(self.name).path
             self._llm = LLM(path, progress=progress, **self._keywords)
             self._opening = _opened_tag(self._llm)
-            self._context = ContextState(limit=self._llm.context)
+            progress(LoadProgress("planning"))
+            self._plan = _plan_of(self._llm, str(self._keywords.get("kv", "f16")))
 
     def stream(self, messages: Sequence[dict[str, Any]], sampling: dict[str, Any]) -> Generator[Event, None, None]:
         """Answer; what the model sees is the whole conversation, of which the cache keeps what it can."""
         if self._llm is None:
             raise RequestError(f"{self.name} is not loaded")
-        self._cancelled.clear()
         asked = _prepared(messages, self._opening)
         goes_on = bool(asked) and asked[-1].get("role") == "assistant"
-        return self._events(self._llm.stream_chat(asked, **sampling), "" if goes_on else self._opening)
+        self._generation = self._llm.begin_chat(asked, **sampling)
+        return _events(self._generation, "" if goes_on else self._opening)
 
     def cancel(self) -> None:
         """End the present answer at the engine's next step."""
-        self._cancelled.set()
+        if self._generation is not None:
+            self._generation.cancel()
 
     def context(self) -> ContextState:
-        """Tokens of the conversation, as the last events told."""
-        return self._context
+        """Tokens of the conversation, as of the engine's last step."""
+        limit = None if self._llm is None else self._llm.context
+        if self._generation is None:
+            return ContextState(limit)
+        state = self._generation.context_state()
+        return ContextState(state.limit or limit, state.kept, state.sunk, state.evicted)
 
     def state(self) -> ModelState:
         """Bytes by device as the executor counts them."""
@@ -79,31 +85,25 @@ class LocalBackend:
             description=self._llm.describe(),
             weight_bytes=tuple(memory.weights.items()),
             kv_bytes=tuple(memory.kv.items()),
-            predicted_tokens_per_second=self._predicted,
+            predicted_tokens_per_second=None if self._plan is None else self._plan.prediction.decode,
+            reasons=() if self._plan is None or self._plan.shape == "cpu" else self._plan.reasons,
         )
 
     def close(self) -> None:
         """Free the model."""
         with self._lock:
-            llm, self._llm = self._llm, None
+            llm, self._llm, self._generation = self._llm, None, None
         if llm is not None:
             llm.close()
 
-    def _events(self, stream: Generator[Event, None, None], opening: str) -> Generator[Event, None, None]:
-        with closing(stream):
-            if opening:
-                yield TextDelta(opening)
-            for event in stream:
-                if isinstance(event, Finished):
-                    self._note(event.usage)
-                yield event
-                if self._cancelled.is_set() and not isinstance(event, Finished):
-                    return
 
-    def _note(self, usage: Usage) -> None:
-        total = usage.prompt_tokens + usage.completion_tokens
-        kept = total - usage.evicted_tokens
-        self._context = ContextState(limit=self._context.limit, kept=kept, evicted=usage.evicted_tokens)
+def _events(generation: Handle, opening: str) -> Generator[Event, None, None]:
+    try:
+        if opening:
+            yield TextDelta(opening)
+        yield from generation
+    finally:
+        generation.cancel()
 
 
 def _prepared(messages: Sequence[dict[str, Any]], opening: str) -> list[dict[str, Any]]:
@@ -126,3 +126,20 @@ def _opened_tag(llm: LLM) -> str:
         return ""  # the first question will say what is wrong with the template
     tail = llm.tokenizer.decode(ids[-TAIL_TOKENS:]).rstrip()
     return next((tags.opening for tags in KNOWN_TAGS if tail.endswith(tags.opening)), "")
+
+
+def _plan_of(llm: LLM, kv_type: str) -> Plan | None:
+    """The plan that says where things are and which speed to expect; None when the machine cannot be measured."""
+    from localllm.hardware import detect
+    from localllm.paths import Paths
+    from localllm.placement import parts_of, plan_placement
+    from localllm.placement.remembered import remembered_machine
+
+    hardware = detect()
+    try:
+        parts = parts_of(llm.spec, context=llm.context, kv_type=kv_type)
+    except LocalLLMError:
+        return None
+    on_gpu = sum(size for device, size in llm.memory().weights.items() if device != "cpu")
+    machine = remembered_machine(hardware, Paths.from_environment().cache)
+    return plan_placement(parts, machine, vram=None if on_gpu else 0)

@@ -184,9 +184,10 @@ class ChatSession:
         stream = self.backend.stream(messages, sampling)
         try:
             for event in stream:
-                yield event
                 if self._stop.is_set() and not isinstance(event, Finished):
-                    return
+                    self.backend.cancel()  # again: the first time it may not have begun yet
+                else:
+                    yield event
         finally:
             stream.close()
 

@@ -217,7 +217,9 @@ class PlainChat:
         context, state = self._desk.backend.context(), self._desk.backend.state()
         click.echo(visible_line(state.description, 400))
         room = "unknown" if context.limit is None else str(context.limit)
-        click.echo(f"context: {context.kept} kept, {context.sunk} sunk, {context.evicted} evicted, room for {room}")
+        click.echo(
+            f"context: {context.kept} kept, {context.sunk} of them for ever, {context.evicted} evicted, room for {room}"
+        )
         for what, sizes in (("weights", state.weight_bytes), ("KV", state.kv_bytes)):
             click.echo(f"{what}: " + ", ".join(f"{size / 1e6:.0f} MB on {device}" for device, size in sizes))
 

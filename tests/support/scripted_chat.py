@@ -78,6 +78,8 @@ class ScriptedBackend:
                 else:
                     written += 1
                     yield TextDelta(piece, (1,))
+                    if self._cancelled.is_set():
+                        return
             usage = Usage(3, written, 1, evicted_tokens=self.evicted)
             self._context = ContextState(4096, kept=3 + written - self.evicted, evicted=self.evicted)
             yield Finished("stop", usage, Timings(0, 0.5, 0.6, 1.0))

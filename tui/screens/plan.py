@@ -48,13 +48,13 @@ class PlanScreen(ModalScreen[None]):
         context = self._desk.backend.context()
         found += [Content(""), _heading("Context")]
         if context.limit:
-            held = context.kept + context.sunk
+            held = context.kept
             found.append(
                 Content.assemble(
                     (bar(held / context.limit, WIDTH), "$text-accent"), f" {held} of {context.limit} tokens"
                 )
             )
-        found.append(Content(f"kept {context.kept}, sunk for ever {context.sunk}, evicted {context.evicted}"))
+        found.append(Content(f"kept {context.kept}, of these {context.sunk} for ever, evicted {context.evicted}"))
         expected = state.predicted_tokens_per_second
         found += [Content(""), _heading("Speed")]
         found.append(Content(f"expected {expected:.1f} tok/s" if expected else "nothing was predicted"))
