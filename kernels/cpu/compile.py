@@ -81,11 +81,10 @@ def cache_directory() -> Path:
 
 
 def _codegen() -> Any:
+    """Numba's link to LLVM. Its registries of functions (a third of a second) are left to whoever compiles."""
     from numba.core.registry import cpu_target
 
-    context = cpu_target.target_context
-    context.refresh()
-    return context.codegen()
+    return cpu_target.target_context.codegen()
 
 
 @lru_cache(maxsize=1)
