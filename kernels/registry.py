@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
+from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .errors import UnsupportedModelError
+from .errors import OutOfMemoryError, UnsupportedModelError
+from .executor import LoadProgress
 
 if TYPE_CHECKING:
     from .executor import Device, Executor, ExecutorOptions
@@ -12,16 +16,45 @@ if TYPE_CHECKING:
 
 
 def open_executor(spec: ModelSpec, device: Device, options: ExecutorOptions) -> Executor:
-    """Load a model on a device: "cpu", "reference" (numpy, slow), or "auto", the fastest one that is there.
+    """Load a model on a device: "cpu", "cuda", "reference" (numpy, slow), or "auto", the fastest one that it fits.
 
-    Raises UnsupportedModelError for a device without an executor, and what loading raises (OutOfMemoryError...).
+    Raises UnsupportedModelError for a device without an executor or without its packages, and what loading raises
+    (OutOfMemoryError...).
     """
     if device == "reference":
         from .reference import ReferenceExecutor
 
         return ReferenceExecutor(spec, options)
+    if device == "cuda":
+        return _on_gpu(spec, options)
+    if device == "auto" and _has_card():
+        try:
+            return _on_gpu(spec, options)
+        except (OutOfMemoryError, UnsupportedModelError) as error:
+            if options.progress is not None:
+                options.progress(LoadProgress(f"using the CPU: {error.message}"))
     if device in ("cpu", "auto"):
         from .cpu.executor import CpuExecutor
 
         return CpuExecutor(spec, options)
-    raise UnsupportedModelError(f"there is no executor for the device {device!r}", hint="Use cpu, reference or auto.")
+    raise UnsupportedModelError(
+        f"there is no executor for the device {device!r}", hint="Use cpu, cuda, reference or auto."
+    )
+
+
+def _on_gpu(spec: ModelSpec, options: ExecutorOptions) -> Executor:
+    missing = [name for name in ("torch", "triton") if find_spec(name) is None]
+    if missing:
+        raise UnsupportedModelError(
+            f"the GPU executor needs {' and '.join(missing)}", hint='Install them with: pip install "localllm[gpu]"'
+        )
+    from .gpu.executor import GpuExecutor
+
+    return GpuExecutor(spec, options)
+
+
+def _has_card() -> bool:
+    """Whether there seems to be a graphics card for the GPU executor; cheap, as importing torch is not."""
+    packages = all(find_spec(name) is not None for name in ("torch", "triton"))
+    driver = any(Path(path).exists() for path in ("/proc/driver/nvidia", "/dev/kfd"))
+    return packages and (driver or shutil.which("nvidia-smi") is not None)

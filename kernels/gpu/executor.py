@@ -1,0 +1,360 @@
+"""Steps on a GPU: one graph launch each, captured the first time a bucket of steps is seen."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from localllm.kernels.errors import ExecutionError, OutOfMemoryError
+from localllm.kernels.executor import ExecutorOptions, LoadProgress, MemoryUse
+from localllm.kernels.kv_layout import KVLayout
+from localllm.kernels.step import Output
+
+from .bucket import bucket_of
+from .device import open_gpu, short_type
+from .flow import Machine
+from .inputs import StepInputs, input_bytes
+from .kv_pools import KVPools, kv_bytes
+from .library_products import LibraryProducts
+from .matrix_products import MatrixProducts
+from .model import GpuAttention, ModelBuilder
+from .step_program import StepProgram
+from .vector_products import VectorProducts
+from .weight_memory import WeightMemory
+from .workspace import logit_rows, make_workspace
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from localllm.kernels.kv_layout import KVType
+    from localllm.kernels.spec import ModelSpec
+    from localllm.kernels.step import Step
+
+    from .bucket import Bucket
+    from .device import Arithmetic, Gpu
+    from .model import GpuModel
+
+_MOST_GRAPHS = 32
+_MOST_SEQUENCES = 256
+_RESERVE = 512 << 20  # of the card's memory: the CUDA context's own needs, graphs, the library's workspace
+
+
+@dataclass(frozen=True, slots=True)
+class GpuOptions:
+    """What only the GPU executor knows. None: as suits the card."""
+
+    arithmetic: Arithmetic | None = None
+    short: torch.dtype | None = None
+    device: int = 0
+    graphs: bool = True
+
+
+class GpuExecutor:
+    """Runs a model on one card (or, for tests, through Triton's interpreter).
+
+    Raises OutOfMemoryError with the missing bytes when weights and workspace do not fit into `options.vram`.
+    """
+
+    def __init__(
+        self, spec: ModelSpec, options: ExecutorOptions | None = None, gpu_options: GpuOptions | None = None
+    ) -> None:
+        self.spec = spec
+        self.layout = KVLayout.of(spec)
+        given, own = options or ExecutorOptions(), gpu_options or GpuOptions()
+        self.max_rows = given.max_rows
+        self.gpu = open_gpu(own.device)
+        self._short = own.short or short_type(self.gpu)
+        self._use_graphs = own.graphs and not self.gpu.interpreted
+        self._vectors = VectorProducts(self.gpu, own.arithmetic or self.gpu.arithmetic)
+        planned, counted = plan_memory(spec, self.gpu, self._vectors, self.max_rows, self._short)
+        budget = given.vram if given.vram is not None else self._free_memory()
+        self._budget = budget
+        if budget is not None and planned.total > budget:
+            raise OutOfMemoryError(
+                f"{spec.name} needs {_gib(planned.total)} on {self.gpu.name} (weights {_gib(planned.weights)}, "
+                f"workspace {_gib(planned.workspace)}), but the budget is {_gib(budget)}",
+                hint="Use a smaller quantisation, a smaller --vram share elsewhere, or --device cpu.",
+            )
+        self.planned = planned
+        self._pools: KVPools | None = None
+        self._inputs_memory: tuple[torch.Tensor, torch.Tensor] | None = None
+        self._programs: OrderedDict[Bucket, _Runner] = OrderedDict()
+        self._allocate(counted, given)
+
+    def _allocate(self, words: int, options: ExecutorOptions) -> None:
+        try:
+            self._arena = torch.zeros(words, dtype=torch.int32, device=self.gpu.device)
+            memory = WeightMemory(self.gpu, self._arena, options.progress)
+            self._model: GpuModel = ModelBuilder(self.spec, memory).build()
+            space = make_workspace(self.gpu, self._model, self._vectors, self.max_rows, self._short)
+            library = LibraryProducts(self.gpu, space.scratch, space.products)
+            self._machine = Machine(
+                self.gpu,
+                self._vectors,
+                MatrixProducts(self.gpu, library),
+                space,
+                self._model.ones,
+                exact=self._vectors.arithmetic == "float32",
+            )
+            self._logits = self._host_memory(space.logits.numel() * 4).view(torch.float32).view(space.logits.shape)
+            if not self.gpu.interpreted:
+                torch.cuda.synchronize()
+                torch.cuda.empty_cache()
+        except torch.OutOfMemoryError as error:
+            self.close()
+            raise OutOfMemoryError(
+                f"{self.gpu.name} has too little free memory: {self.spec.name} needs {_gib(self.planned.total)}",
+                hint="Close other programs that use the GPU, or give a lower --vram.",
+            ) from error
+        if options.progress is not None:
+            options.progress(LoadProgress("loading weights onto the GPU", 1.0))
+
+    def allocate_kv(self, pages: tuple[int, ...], kv_type: KVType, staging_pages: tuple[int, ...] = ()) -> None:
+        """Make the page pools, f16 or f32; OutOfMemoryError when they do not fit into what the weights left."""
+        self._programs.clear()
+        self._pools = None
+        self._inputs_memory = None
+        wanted = kv_bytes(self.layout, pages, kv_type)
+        table_bytes = 4 * min(self.max_rows, _MOST_SEQUENCES) * (1 << (max(pages) - 1).bit_length()) * len(pages)
+        inputs = table_bytes + self.max_rows * (64 + 32 * len(pages)) + self.max_rows**2 + (1 << 16)
+        if self._budget is not None and self.planned.total + wanted + inputs > self._budget:
+            raise OutOfMemoryError(
+                f"a KV cache of {_gib(wanted)} does not fit on {self.gpu.name}: weights and workspace take "
+                f"{_gib(self.planned.total)} of {_gib(self._budget)}",
+                hint="Ask for a shorter --context.",
+            )
+        try:
+            self._pools = KVPools(self.gpu, self.layout, pages, kv_type)
+            card = torch.zeros(inputs, dtype=torch.uint8, device=self.gpu.device)
+        except torch.OutOfMemoryError as error:
+            self._pools = None
+            raise OutOfMemoryError(
+                f"{self.gpu.name} has no {_gib(wanted)} left for the KV cache", hint="Ask for a shorter --context."
+            ) from error
+        self._inputs_memory = self._host_memory(inputs), card
+
+    def forward(self, step: Step) -> npt.NDArray[np.float32]:
+        """Run at most `max_rows` rows; returns [R, vocabulary] logits or [R, hidden], valid until the next call."""
+        runner = self._launch(step, 0)
+        wanted = len(step.output_rows)
+        if not wanted:
+            self._wait()
+            return np.empty((0, self.spec.vocabulary_size), np.float32)
+        if wanted <= runner.bucket.outputs:
+            return self._fetch(runner, wanted)
+        outputs = []
+        for start in range(0, wanted, runner.bucket.outputs):
+            rows = step.output_rows[start : start + runner.bucket.outputs]
+            runner.head_again(torch.from_numpy(np.ascontiguousarray(rows)))
+            outputs.append(self._fetch(runner, len(rows)).copy())
+        return np.concatenate(outputs)
+
+    def best(self, step: Step, count: int) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float32]]:
+        """As `forward`, but only the `count` best ids [R, count] and their logits leave the card, best first."""
+        if not 1 <= count <= 64:
+            raise ExecutionError(f"{count} best tokens were asked for; between 1 and 64 are possible")
+        runner = self._launch(step, count)
+        wanted = len(step.output_rows)
+        if wanted > runner.bucket.outputs:
+            raise ExecutionError(
+                f"{wanted} output rows, but only {runner.bucket.outputs} at once can be ranked on the card"
+            )
+        space = self._machine.workspace
+        ids = space.best_ids[: wanted * count].cpu().numpy().reshape(wanted, count)
+        values = space.best_values[: wanted * count].cpu().numpy().reshape(wanted, count)
+        return ids, values
+
+    def card_seconds(self, step: Step, repeats: int) -> float:
+        """Seconds that the card needs for a step, without the host's share: the mean of `repeats` launches."""
+        runner = self._launch(step, 0)
+        runner.run(step)  # now from the graph
+        start, stop = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        self._wait()
+        start.record()
+        for _ in range(repeats):
+            runner.replay()
+        stop.record()
+        stop.synchronize()
+        return float(start.elapsed_time(stop)) / 1e3 / repeats
+
+    def _launch(self, step: Step, best: int) -> _Runner:
+        rows = len(step.tokens)
+        if self._pools is None or self._inputs_memory is None:
+            raise ExecutionError("allocate_kv was not called")
+        if rows > self.max_rows:
+            raise ExecutionError(f"a step of {rows} rows, but max_rows is {self.max_rows}")
+        if int(step.sequences[-1]) >= _MOST_SEQUENCES:
+            raise ExecutionError(f"a step of more than {_MOST_SEQUENCES} sequences")
+        self._pools.move(step.moves)
+        bucket = bucket_of(step, self.max_rows, logit_rows(self.spec.vocabulary_size, self.max_rows), best)
+        runner = self._programs.get(bucket)
+        if runner is None:
+            while len(self._programs) >= _MOST_GRAPHS:
+                self._programs.popitem(last=False)
+            runner = self._programs[bucket] = self._prepare(bucket, step)
+        self._programs.move_to_end(bucket)
+        runner.run(step)
+        return runner
+
+    def _prepare(self, bucket: Bucket, step: Step) -> _Runner:
+        if self._pools is None or self._inputs_memory is None:
+            raise ExecutionError("allocate_kv was not called")
+        rows_a_tile = self._rows_a_tile(bucket)
+        host, card = self._inputs_memory
+        groups = len(self.layout.groups)
+        if input_bytes(bucket, groups, rows_a_tile) > len(host):
+            raise ExecutionError(f"a step of {bucket.sequences} sequences of {bucket.pages} pages has too large tables")
+        inputs = StepInputs(bucket, groups, rows_a_tile, host, card)
+        program = StepProgram(self._machine, self._model, self._pools, inputs)
+        return _Runner(self.gpu, bucket, inputs, program, self._logits, self._use_graphs)
+
+    def _rows_a_tile(self, bucket: Bucket) -> int:
+        """Rows of a sequence that share a tile of attention: lines of a tile over query heads of a key/value head."""
+        if bucket.decode:
+            return 1
+        groups = [
+            a.block.heads // (a.block.kv_heads if isinstance(a, GpuAttention) else 1)
+            for a in (layer.attention for layer in self._model.layers)
+        ]
+        lines = 16
+        while lines < 128 and lines < bucket.rows * max(groups):
+            lines *= 2
+        return max(1, lines // max(groups))
+
+    def _fetch(self, runner: _Runner, rows: int) -> npt.NDArray[np.float32]:
+        space = self._machine.workspace
+        if runner.bucket.output is Output.HIDDEN:
+            found = space.head_x.natural[:rows, : self.spec.hidden_size].cpu().numpy()
+            return np.ascontiguousarray(found)
+        if self.gpu.interpreted:
+            return space.logits[:rows].numpy().copy()
+        self._logits[:rows].copy_(space.logits[:rows], non_blocking=True)
+        self._wait()
+        return self._logits[:rows].numpy()
+
+    def _wait(self) -> None:
+        if not self.gpu.interpreted:
+            torch.cuda.current_stream().synchronize()
+
+    def _host_memory(self, size: int) -> torch.Tensor:
+        return torch.zeros(size, dtype=torch.uint8, pin_memory=not self.gpu.interpreted)
+
+    def _free_memory(self) -> int | None:
+        if self.gpu.interpreted:
+            return None
+        return max(0, torch.cuda.mem_get_info(self.gpu.device)[0] - _RESERVE)
+
+    def read_page(self, group: int, page: int) -> bytes:
+        """A page's keys and values, layer after layer of the group."""
+        return self._some_pools().read_page(group, page)
+
+    def write_page(self, group: int, page: int, data: bytes) -> None:
+        """Put back what `read_page` gave; ExecutionError when its length is wrong."""
+        self._some_pools().write_page(group, page, data)
+
+    def _some_pools(self) -> KVPools:
+        if self._pools is None:
+            raise ExecutionError("allocate_kv was not called")
+        return self._pools
+
+    def memory(self) -> MemoryUse:
+        """What is allocated now, under the device name "cuda"."""
+        kv = 0 if self._pools is None else self._pools.nbytes
+        inputs = 0 if self._inputs_memory is None else self._inputs_memory[1].nbytes
+        workspace = self._machine.workspace.nbytes + inputs
+        return MemoryUse(weights={"cuda": self._arena.nbytes}, kv={"cuda": kv}, workspace={"cuda": workspace})
+
+    def describe(self) -> str:
+        """One line for people."""
+        products = "int8 activations" if self._vectors.arithmetic == "int8" else "exact float32 products"
+        line = f"{self.gpu.name}, {products}, one graph a step"
+        if self._model.unpacked_types:
+            names = ", ".join(sorted(kind.name for kind in self._model.unpacked_types))
+            line += f"; {names} kept as 8 bits with a scale per 16"
+        return line
+
+    def close(self) -> None:
+        """Free everything on the card."""
+        self._programs = OrderedDict()
+        self._pools = self._inputs_memory = None
+        for name in ("_arena", "_model", "_machine", "_logits"):
+            self.__dict__.pop(name, None)
+        if not self.gpu.interpreted:
+            torch.cuda.empty_cache()
+
+
+class _Runner:
+    """One bucket: its inputs, its launches, and the graph that replays them."""
+
+    def __init__(
+        self, gpu: Gpu, bucket: Bucket, inputs: StepInputs, program: StepProgram, logits: torch.Tensor, graphs: bool
+    ) -> None:
+        self.bucket = bucket
+        self._gpu = gpu
+        self._inputs = inputs
+        self._program = program
+        self._wanted = graphs
+        self._graph: torch.cuda.CUDAGraph | None = None
+
+    def run(self, step: Step) -> None:
+        """Write the step's inputs and launch it. The first time the kernels are compiled, and the graph is captured."""
+        self._inputs.write(step)
+        if self._graph is not None:
+            self._graph.replay()
+            return
+        self._copy_inputs()
+        self._program.run()
+        if self._wanted:
+            torch.cuda.current_stream().synchronize()
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph):
+                self._copy_inputs()
+                self._program.run()
+            self._graph = graph
+
+    def replay(self) -> None:
+        """Launch the last step again."""
+        if self._graph is None:
+            raise ExecutionError("only a captured step can be replayed")
+        self._graph.replay()
+
+    def head_again(self, rows: torch.Tensor) -> None:
+        """Logits of other rows of the step that just ran."""
+        self._program.head_of(rows)
+
+    def _copy_inputs(self) -> None:
+        self._inputs.card_memory.copy_(self._inputs.host_memory, non_blocking=True)
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedMemory:
+    """Bytes on the card before anything is allocated."""
+
+    weights: int
+    workspace: int
+
+    @property
+    def total(self) -> int:
+        """All of them."""
+        return self.weights + self.workspace
+
+
+def plan_memory(
+    spec: ModelSpec, gpu: Gpu, vectors: VectorProducts, rows: int, short: torch.dtype
+) -> tuple[PlannedMemory, int]:
+    """What an executor will allocate for weights and workspace, and the int32 words of the weights."""
+    from dataclasses import replace
+
+    memory = WeightMemory(gpu)
+    model = ModelBuilder(spec, memory).build()
+    unreal = replace(gpu, device=torch.device("meta"))
+    space = make_workspace(unreal, model, vectors, rows, short)
+    return PlannedMemory(memory.words * 4, space.nbytes), memory.words
+
+
+def _gib(size: int) -> str:
+    return f"{size / (1 << 30):.2f} GiB"

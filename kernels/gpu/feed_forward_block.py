@@ -1,0 +1,59 @@
+"""Dense feed-forward blocks as launches."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from .activations import Format
+from .row_launch import Part
+
+if TYPE_CHECKING:
+    import torch
+
+    from .activations import Activation
+    from .flow import Flow, Machine
+    from .model import GpuFeedForward, GpuNorm
+
+
+class FeedForwardBlock:
+    """Runs dense blocks."""
+
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
+
+    def input_formats(self, flow: Flow, block: GpuFeedForward) -> Format:
+        """The formats of x that the block's first products read."""
+        matrices = block.up.matrices if block.gate is None else (*block.gate.matrices, *block.up.matrices)
+        return flow.formats(matrices)
+
+    def run(
+        self,
+        flow: Flow,
+        block: GpuFeedForward,
+        scale: float,
+        aside: bool,
+        next_norm: GpuNorm | None,
+        formats: Format,
+    ) -> None:
+        """residual += scale * block(x); then x = next_norm(residual). `aside`: attention's sum in `extra` joins it."""
+        extra = self._machine.workspace.extra if aside else None
+        flow.add(block.down, self._activate(flow, block), True, scale, block.post_norm, next_norm, formats, extra)
+
+    def product(self, flow: Flow, block: GpuFeedForward, out: torch.Tensor) -> Part:
+        """block(x) in parts in `out`: a shared expert, whose sum waits for the others."""
+        return flow.product(block.down, self._activate(flow, block), True, out)
+
+    def _activate(self, flow: Flow, block: GpuFeedForward) -> Activation:
+        machine, inner = self._machine, self._machine.workspace.inner[block.up.rows]
+        kind = block.block.activation
+        if flow.vector and _fusable(block):
+            formats = machine.vectors.formats(*block.down.matrices)
+            machine.vectors.activated(block.gate, block.up, flow.x, flow.rows, kind, inner, formats, flow.pending)
+        else:
+            machine.matrices.activated(block.gate, block.up, flow.x, flow.rows, kind, inner)
+        return inner
+
+
+def _fusable(block: GpuFeedForward) -> bool:
+    """Whether gate and up are packed alike, so that one kernel can read both."""
+    return block.gate is None or block.gate.matrices[0].shape == block.up.matrices[0].shape

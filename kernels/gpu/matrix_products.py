@@ -1,0 +1,247 @@
+"""Products of many rows: on tensor cores in our own kernel, or dequantised piece by piece for the vendor's library."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from .library_products import byte_pointers, store_activated
+from .linear import GpuLinear, nonlinearity
+from .programs import gemm as gemm_programs
+
+if TYPE_CHECKING:
+    from localllm.kernels.spec import Activation as Nonlinearity
+
+    from .activations import Activation
+    from .device import Gpu
+    from .library_products import LibraryProducts
+    from .matrix import PackedMatrix
+
+LIBRARY_ROWS = 192  # from so many rows on, dequantising a matrix first costs less than doing it tile by tile
+INNER_SCALE = 64.0  # a block's inner activations are stored divided by this: gemm.SHORT_SCALE
+MOST_SPLITS = 8
+_ACTIVATION_SPLITS = 2
+
+
+class MatrixProducts:
+    """Launches products of many rows on one card."""
+
+    def __init__(self, gpu: Gpu, library: LibraryProducts) -> None:
+        self.gpu = gpu
+        self._library = library
+
+    def splits(self, matrix: PackedMatrix, rows: int) -> int:
+        """Over how many programs a reduction is split, so that all processors have work."""
+        if self.gpu.interpreted or rows > 64:
+            return 1
+        programs = -(-matrix.shape.rows // 64)
+        pairs = matrix.shape.padded_columns // 64
+        splits = 1
+        while splits < MOST_SPLITS and programs * splits < 2 * self.gpu.processors and pairs // (2 * splits) >= 8:
+            splits *= 2
+        return splits
+
+    def plain(
+        self,
+        linear: GpuLinear,
+        x: Activation,
+        rows: int,
+        y: torch.Tensor,
+        *,
+        inner: bool = False,
+        splits: int | None = None,
+    ) -> int:
+        """y [parts, rows, linear.rows] = x W^T in parts that add up; the first has the bias. Returns parts.
+
+        `splits` is how many parts there are, if not as many as keep the card busy.
+
+        `inner`: x is a block's inner activation, which SHORT holds divided by INNER_SCALE.
+        """
+        factor = INNER_SCALE if inner else 1.0
+        if self._uses_library(x.short, rows):
+            self._library.plain(linear, x.short, rows, y, factor)
+            return 1
+        if splits is None:
+            splits = min(self.splits(matrix, rows) for matrix in linear.matrices)
+        start = 0
+        for matrix in linear.matrices:
+            bias = self.gpu.nothing if linear.bias is None else linear.bias[start:]
+            given: dict[str, Any] = {"stride": linear.rows, "bias": bias, "HAS_BIAS": linear.bias is not None}
+            end = gemm_programs.PLAIN.value
+            self._tiled(matrix, matrix, x.short, rows, y[start:], splits, end, factor=factor, **given)
+            start += matrix.shape.rows
+        return splits
+
+    def precise(self, linear: GpuLinear, x: torch.Tensor, rows: int, y: torch.Tensor) -> None:
+        """y [rows, linear.rows] = x W^T + bias in float32, of a float32 matrix and float32 x [.., KP]."""
+        matrix, bias = linear.matrices[0], linear.bias
+        end = gemm_programs.PLAIN.value
+        self._tiled(matrix, matrix, x, rows, y, 1, end, stride=linear.rows, bias=bias, HAS_BIAS=bias is not None)
+
+    def activated(
+        self,
+        gate: GpuLinear | None,
+        up: GpuLinear,
+        x: Activation,
+        rows: int,
+        kind: Nonlinearity,
+        out: Activation,
+    ) -> None:
+        """out = activation(x gate^T) * (x up^T), or activation(x up^T), divided by INNER_SCALE."""
+        first = up if gate is None else gate
+        one, other = first.matrices[0], up.matrices[0]
+        if self._uses_library(x.short, rows) or one.shape != other.shape:
+            self._library.activated(gate, up, x.short, rows, kind, out.short)
+            return
+        if self._splits_activation(rows) and gate is not None:
+            size = _ACTIVATION_SPLITS * rows * up.rows
+            sums = self._library.products[:size], self._library.products[size : 2 * size]
+            for part, y in zip((gate, up), sums, strict=True):
+                self.plain(part, x, rows, y, splits=_ACTIVATION_SPLITS)
+            steps = _ACTIVATION_SPLITS, rows * up.rows, up.rows, up.rows
+            store_activated(self.gpu, *sums, rows, *steps, out.short, out.padded, kind, (None, None))
+            return
+        given: dict[str, Any] = {
+            "stride": out.padded,
+            "bias": first.bias,
+            "bias_b": up.bias,
+            "HAS_BIAS": up.bias is not None,
+            "ACTIVATION": nonlinearity(kind),
+        }
+        end = gemm_programs.ACTIVATED.value if gate is None else gemm_programs.GATED.value
+        self._tiled(one, other, x.short, rows, out.short, 1, end, **given)
+
+    def expert_activated(
+        self,
+        gate: GpuLinear | None,
+        up: GpuLinear,
+        x: torch.Tensor,
+        slots: torch.Tensor,
+        experts: torch.Tensor,
+        top_k: int,
+        kind: Nonlinearity,
+        out: Activation,
+    ) -> None:
+        """Inner activations of every (row, rank) slot through its expert; `slots` and `experts` as `gemm` says."""
+        first = up if gate is None else gate
+        self._tiled(
+            first.matrices[0],
+            up.matrices[0],
+            x,
+            len(experts) * self.expert_tile,
+            out.short,
+            1,
+            gemm_programs.ACTIVATED.value if gate is None else gemm_programs.GATED.value,
+            stride=out.padded,
+            slots=slots,
+            experts=experts,
+            TOP_K=top_k,
+            bias=first.bias,
+            bias_b=up.bias,
+            HAS_BIAS=up.bias is not None,
+            ACTIVATION=nonlinearity(kind),
+        )
+
+    def expert_plain(
+        self,
+        linear: GpuLinear,
+        x: torch.Tensor,
+        slots: torch.Tensor,
+        experts: torch.Tensor,
+        y: torch.Tensor,
+        factor: float,
+    ) -> None:
+        """y [slots, N] = factor * (x W_expert^T) + bias of every slot."""
+        matrix = linear.matrices[0]
+        self._tiled(
+            matrix,
+            matrix,
+            x,
+            len(experts) * self.expert_tile,
+            y,
+            1,
+            gemm_programs.PLAIN.value,
+            stride=linear.rows,
+            factor=factor,
+            slots=slots,
+            experts=experts,
+            TOP_K=1,
+            bias=linear.bias,
+            HAS_BIAS=linear.bias is not None,
+        )
+
+    @property
+    def expert_tile(self) -> int:
+        """Slots that a tile of one expert holds."""
+        return 16
+
+    def _tiled(
+        self,
+        matrix: PackedMatrix,
+        second: PackedMatrix,
+        x: torch.Tensor,
+        rows: int,
+        y: torch.Tensor,
+        splits: int,
+        end: int,
+        *,
+        stride: int,
+        factor: float = 1.0,
+        bias: torch.Tensor | None = None,
+        bias_b: torch.Tensor | None = None,
+        slots: torch.Tensor | None = None,
+        experts: torch.Tensor | None = None,
+        **constants: Any,
+    ) -> None:
+        shape, nothing = matrix.shape, self.gpu.nothing
+        rows_a_tile, outputs, pairs, warps, stages = self._tile(matrix, rows, end, experts is not None, x.dtype)
+        given = {"HAS_BIAS": False, "ACTIVATION": 0, "TOP_K": 0} | constants
+        grid = (-(-rows // rows_a_tile) * -(-shape.rows // outputs), splits)
+        gemm_programs.gemm[grid](
+            *byte_pointers(matrix),
+            *byte_pointers(second),
+            x,
+            y,
+            nothing if bias is None else bias,
+            nothing if bias_b is None else bias_b,
+            rows,
+            nothing if slots is None else slots,
+            nothing if experts is None else experts,
+            factor,
+            N=shape.rows,
+            KP=shape.padded_columns,
+            BM=rows_a_tile,
+            BN=outputs,
+            PB=pairs,
+            SPLITS=splits,
+            BITS=shape.family.bits,
+            FORM=shape.family.form.value,
+            END=end,
+            STRIDE=stride,
+            GROUP=8,
+            ROWS=shape.padded_rows,
+            **given,
+            **self.gpu.early(warps, stages),
+        )
+
+    def _tile(
+        self, matrix: PackedMatrix, rows: int, end: int, expert: bool, dtype: torch.dtype
+    ) -> tuple[int, int, int, int, int]:
+        """(rows, outputs, pairs of columns) of a tile, warps and pipeline stages."""
+        if self.gpu.interpreted:
+            return (self.expert_tile if expert else 64 if rows > 16 else 16), 64, 2, 4, 1
+        if dtype == torch.float32:
+            return 16, 32, 1, 4, 2
+        if expert:
+            return self.expert_tile, 64, 2, 4, 3
+        if rows <= 64:
+            return 16 if rows <= 16 else 32 if rows <= 32 else 64, 64, 4 if rows <= 32 else 2, 4, 3
+        return 128, 64 if end == gemm_programs.GATED.value else 128, 1, 8, 3
+
+    def _splits_activation(self, rows: int) -> bool:
+        """Whether gate and up are better split and activated by a kernel of their own, so that more programs read."""
+        return not self.gpu.interpreted and rows <= 32
+
+    def _uses_library(self, x: torch.Tensor, rows: int) -> bool:
+        return not self.gpu.interpreted and rows >= LIBRARY_ROWS and x.dtype != torch.float32

@@ -1,0 +1,273 @@
+"""Decode, batch, prefill and long contexts of random-weight models on a real card, against what its memory allows.
+
+    python scripts/gpu_benchmark.py [--models q4_0,q4_k_m] [--only decode,batch,prefill,context] [--repeats 5]
+
+Kernels are compiled first, by processes side by side; weights come from a seed. Prints one line a measurement.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from localllm.gguf_io import QuantType, Tensor
+from localllm.kernels.executor import ExecutorOptions
+from localllm.kernels.gpu.executor import GpuExecutor, GpuOptions
+from localllm.kernels.kv_layout import PAGE_SIZE
+from localllm.kernels.single_sequence import simple_step
+from localllm.kernels.spec import Activation, Attention, Embed, FeedForward, Head, Layer, Linear, ModelSpec, Norm, Rope
+from localllm.kernels.step import GroupTables, Step
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """A model's sizes."""
+
+    hidden: int
+    inner: int
+    heads: int
+    kv_heads: int
+    layers: int
+    vocabulary: int
+
+
+SHAPES = {
+    "8b": Shape(4096, 14336, 32, 8, 32, 32000),
+    "135m": Shape(576, 1536, 9, 3, 30, 49152),
+}
+
+
+class RandomWeights:
+    """Tensors of random blocks with sane scales; equal shapes share their bytes on the host."""
+
+    def __init__(self, seed: int) -> None:
+        self._rng = np.random.default_rng(seed)
+        self._known: dict[tuple[QuantType, int, int], Tensor] = {}
+
+    def matrix(self, kind: QuantType, rows: int, columns: int) -> Tensor:
+        """A new tensor over shared bytes."""
+        key = (kind, rows, columns)
+        if key not in self._known:
+            blocks = columns // kind.block_size
+            data = self._rng.integers(0, 256, (rows, blocks, kind.type_size), dtype=np.uint8)
+            scale = np.float16(0.02 / columns**0.5)
+            for offset, factor in _HALVES[kind]:
+                data[..., offset : offset + 2] = np.full(1, scale * np.float16(factor), np.float16).view(np.uint8)
+            self._known[key] = Tensor("random", kind, (rows, columns), data.reshape(rows, -1))
+        return replace(self._known[key], name="random")
+
+    def linear(self, kind: QuantType, rows: int, columns: int) -> Linear:
+        """A product without bias."""
+        return Linear(self.matrix(kind, rows, columns))
+
+
+_HALVES = {
+    QuantType.Q4_0: [(0, 10)],
+    QuantType.Q4_1: [(0, 10), (2, -75)],
+    QuantType.Q4_K: [(0, 0.4), (2, 0.4)],
+    QuantType.Q6_K: [(208, 0.03)],
+    QuantType.Q8_0: [(0, 0.7)],
+}
+
+
+def random_model(shape: Shape, recipe: str, layers: int | None = None) -> ModelSpec:
+    """A Llama of this shape; recipes q4_0, q4_1, q8_0 and q4_k_m (some matrices in Q6_K, as files of that name)."""
+    weights = RandomWeights(1)
+    count = layers or shape.layers
+    main = QuantType.Q4_K if recipe == "q4_k_m" else QuantType[recipe.upper()]
+    ones = np.ones(shape.hidden, np.float32).view(np.uint8)
+    norm = Norm(Tensor("norm", QuantType.F32, (shape.hidden,), ones), 1e-5)
+    width = 128 if shape.hidden % (128 * shape.heads) == 0 else shape.hidden // shape.heads
+    rope = Rope(10000.0 ** -(np.arange(width // 2) / (width // 2)), False)
+
+    def layer(index: int) -> Layer:
+        more = recipe == "q4_k_m" and (index < count // 8 or index >= 7 * count // 8 or (index - count // 8) % 3 == 2)
+        careful = QuantType.Q6_K if more else main
+        keys = shape.kv_heads * width
+        attention = Attention(
+            norm,
+            weights.linear(main, shape.heads * width, shape.hidden),
+            weights.linear(main, keys, shape.hidden),
+            weights.linear(careful, keys, shape.hidden),
+            weights.linear(main, shape.hidden, shape.heads * width),
+            shape.heads,
+            shape.kv_heads,
+            width,
+            width,
+            width**-0.5,
+            rope,
+        )
+        feed = FeedForward(
+            norm,
+            weights.linear(main, shape.inner, shape.hidden),
+            weights.linear(main, shape.inner, shape.hidden),
+            weights.linear(careful, shape.hidden, shape.inner),
+            Activation.SILU,
+        )
+        return Layer(attention, feed)
+
+    head = QuantType.Q6_K if recipe == "q4_k_m" else main
+    return ModelSpec(
+        "llama",
+        f"random {recipe}",
+        shape.vocabulary,
+        shape.hidden,
+        1 << 17,
+        Embed(weights.matrix(main, shape.vocabulary, shape.hidden)),
+        tuple(layer(index) for index in range(count)),
+        Head(norm, weights.linear(head, shape.vocabulary, shape.hidden)),
+    )
+
+
+def batch_step(executor: GpuExecutor, rows: int, context: int) -> Step:
+    """One new token for each of `rows` sequences that hold `context` tokens already; all pages are their own."""
+    pages = -(-(context + 1) // PAGE_SIZE)
+    own = np.arange(rows * pages, dtype=np.int32).reshape(rows, pages)
+    tables = GroupTables(
+        own,
+        np.zeros(rows, np.int32),
+        np.zeros(rows, np.int64),
+        own[:, context // PAGE_SIZE].astype(np.int64) * PAGE_SIZE + context % PAGE_SIZE,
+        np.full(rows, context, np.int32),
+    )
+    row = np.arange(rows, dtype=np.int32)
+    positions = np.full(rows, context, np.int64)
+    return Step(row + 5, positions, row, (tables,) * len(executor.layout.groups), row)
+
+
+def median(executor: GpuExecutor, step: Step, repeats: int) -> tuple[float, float]:
+    """(seconds on the card, seconds of a whole `forward`), medians."""
+    executor.forward(step)
+    card = statistics.median(executor.card_seconds(step, 20) for _ in range(repeats))
+    whole = []
+    for _ in range(repeats * 4):
+        start = time.perf_counter()
+        executor.forward(step)
+        whole.append(time.perf_counter() - start)
+    return card, statistics.median(whole)
+
+
+def main() -> None:
+    """Compile, then measure."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--models", default="8b:q4_0,8b:q4_k_m,135m:q4_1")
+    parser.add_argument("--arithmetic", default="int8,float32")
+    parser.add_argument("--only", default="decode,batch,prefill,context")
+    parser.add_argument("--rows", default="2,4,8,32")
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--compile", default="")
+    parser.add_argument("--workers", type=int, default=14)
+    given = parser.parse_args()
+    wanted = given.only.split(",")
+    if given.compile:
+        compile_one(given.compile)
+        return
+    jobs = [
+        f"{m}:{a}:{w}:{given.rows}"
+        for m in given.models.split(",")
+        for a in given.arithmetic.split(",")
+        for w in wanted
+    ]
+    start = time.time()
+    compile_all(jobs, given.workers)
+    print(f"compiled in {time.time() - start:.0f} s", flush=True)
+    for model in given.models.split(","):
+        for arithmetic in given.arithmetic.split(","):
+            measure(model, arithmetic, wanted, [int(r) for r in given.rows.split(",")], given.repeats)
+
+
+def compile_all(jobs: list[str], workers: int) -> None:
+    """Fill the kernel cache: each job in a process of its own, with models of one or two layers."""
+    running: list[subprocess.Popen[bytes]] = []
+    for job in jobs:
+        while len([p for p in running if p.poll() is None]) >= workers:
+            time.sleep(0.1)
+        running.append(subprocess.Popen([sys.executable, __file__, "--compile", job]))
+    failed = [job for job, process in zip(jobs, running, strict=True) if process.wait()]
+    if failed:
+        print("failed to compile:", ", ".join(failed), flush=True)
+
+
+def make(model: str, arithmetic: str, layers: int | None, rows: int, context: int) -> GpuExecutor:
+    """An executor with room for `rows` sequences of `context` tokens."""
+    shape, recipe = model.split(":")
+    spec = random_model(SHAPES[shape], recipe, layers)
+    executor = GpuExecutor(spec, ExecutorOptions(max_rows=512), GpuOptions(arithmetic=arithmetic))  # type: ignore[arg-type]
+    pages = rows * -(-(context + 1) // PAGE_SIZE)
+    executor.allocate_kv((max(pages, 64),), "f16")
+    return executor
+
+
+def cases(wanted: str, rows: list[int]) -> list[tuple[int, int]]:
+    """(rows, context) of a kind of measurement; context -1: a prefill of that many rows."""
+    return {
+        "decode": [(1, 256)],
+        "batch": [(count, 256) for count in rows],
+        "prefill": [(512, -1)],
+        "context": [(1, 32768)],
+    }[wanted]
+
+
+def step_of(executor: GpuExecutor, rows: int, context: int) -> Step:
+    """The step of a case."""
+    if context < 0:
+        return simple_step(executor.layout, np.arange(rows) % 1000, output_rows=np.array([rows - 1], np.int32))
+    return batch_step(executor, rows, context)
+
+
+def compile_one(job: str) -> None:
+    """Run every case of a job once."""
+    shape, recipe, arithmetic, wanted, rows = job.split(":")
+    for count, context in cases(wanted, [int(r) for r in rows.split(",")]):
+        executor = make(f"{shape}:{recipe}", arithmetic, 8 if recipe == "q4_k_m" else 1, count, max(context, 512))
+        executor.forward(step_of(executor, count, context))
+        executor.close()
+
+
+def measure(model: str, arithmetic: str, wanted: list[str], rows: list[int], repeats: int) -> None:
+    """Print a line for every case of one model."""
+    start = time.time()
+    executor = make(model, arithmetic, None, max(rows), 1024 if "context" not in wanted else 32768 // max(rows) + 1024)
+    weights = sum(executor.memory().weights.values())
+    print(
+        f"{model} {arithmetic}: loaded {weights / 1e9:.2f} GB in {time.time() - start:.1f} s; {executor.describe()}",
+        flush=True,
+    )
+    base = 0.0
+    for kind in wanted:
+        for count, context in cases(kind, rows):
+            if context > 1024:
+                pages = -(-(context + 1) // PAGE_SIZE)
+                executor.allocate_kv((pages,), "f16")
+            try:
+                card, whole = median(executor, step_of(executor, count, context), repeats)
+            except Exception as error:
+                print(f"  {kind} rows {count} context {context}: FAILED {error!r}"[:400], flush=True)
+                continue
+            rate = count / card
+            base = base or rate
+            facts = {
+                "model": model,
+                "arithmetic": arithmetic,
+                "kind": kind,
+                "rows": count,
+                "context": context,
+                "card_ms": round(card * 1e3, 4),
+                "forward_ms": round(whole * 1e3, 4),
+                "tokens_per_second": round(rate, 1),
+                "of_batch_1": round(rate / base, 2),
+                "weights_gb_per_s": round(weights / card / 1e9, 1),
+            }
+            print("  " + json.dumps(facts), flush=True)
+    executor.close()
+
+
+if __name__ == "__main__":
+    main()
