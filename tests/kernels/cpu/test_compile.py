@@ -94,4 +94,7 @@ def test_the_cache_directory_can_be_set(tmp_path: Path, monkeypatch: pytest.Monk
     assert compiler.directory.is_relative_to(tmp_path / "here" / "kernels")
     assert os.name == "nt" or compiler.directory.stat().st_mode & 0o077 == 0
     monkeypatch.delenv("LOCALLLM_CACHE_DIR")
+    monkeypatch.setenv("LOCALLLM_HOME", str(tmp_path / "home"))
+    assert cache_directory() == tmp_path / "home" / "cache"
+    monkeypatch.delenv("LOCALLLM_HOME")
     assert "localllm" in str(cache_directory())
