@@ -11,8 +11,10 @@ from starlette.routing import Route
 
 from .chat import chat_completions
 from .completions import completions
+from .embeddings import embeddings
 from .gate import Gate
 from .information import health, metrics, model, models
+from .responses import responses
 from .service import Service
 from .tokens import apply_template, detokenize, tokenize
 
@@ -32,6 +34,8 @@ ROUTES = [
     Route("/v1/models/{name:path}", model, methods=["GET"]),
     Route("/v1/chat/completions", chat_completions, methods=["POST"]),
     Route("/v1/completions", completions, methods=["POST"]),
+    Route("/v1/embeddings", embeddings, methods=["POST"]),
+    Route("/v1/responses", responses, methods=["POST"]),
     Route("/tokenize", tokenize, methods=["POST"]),
     Route("/detokenize", detokenize, methods=["POST"]),
     Route("/apply-template", apply_template, methods=["POST"]),

@@ -76,7 +76,7 @@ async def chat_completions(request: Request) -> Response:
         work = await Work.begin(service, asked.model)
         response: Response | None = None
         try:
-            plan = await _submit(work, asked, body["messages"], client)
+            plan = await submit_chat(work, asked, body["messages"], client)
             service.log_prompt(request.scope, body)
             if asked.stream:
                 response = EventStream(_events(work, asked, plan, warnings, with_usage), work.close)
@@ -92,7 +92,8 @@ async def chat_completions(request: Request) -> Response:
     return await while_connected(request, answer())
 
 
-async def _submit(work: Work, asked: ChatRequest, messages: list[dict[str, Any]], client: str) -> ChatPlan:
+async def submit_chat(work: Work, asked: ChatRequest, messages: list[dict[str, Any]], client: str) -> ChatPlan:
+    """Plan a conversation's answer aside and hand it to the engine."""
     made: list[ChatPlan] = []
 
     def make() -> list[EngineRequest]:

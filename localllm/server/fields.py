@@ -293,3 +293,78 @@ class EmbeddingRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         Annotated[str, Meta(pattern="^(float|base64)$")] | None,
         Meta(description="`float` (default) or `base64` (little-endian float32)."),
     ] = None
+
+
+class InputText(Struct, frozen=True, tag_field="type", tag="input_text", forbid_unknown_fields=True):
+    """A part of what is said to the model."""
+
+    text: str
+
+
+class OutputText(Struct, frozen=True, tag_field="type", tag="output_text", forbid_unknown_fields=True):
+    """A part of what the model said."""
+
+    text: str
+    annotations: list[Any] | None = None
+    logprobs: Any = None
+
+
+class TextFormats(Struct, frozen=True, forbid_unknown_fields=True):
+    """How the text of a response must look; a schema stands right in it."""
+
+    format: dict[str, Any] | None = None
+    verbosity: str | None = None
+
+
+class ReasoningOptions(Struct, frozen=True, forbid_unknown_fields=True):
+    """How much to think."""
+
+    effort: str | None = None
+    summary: str | None = None
+    generate_summary: str | None = None
+
+
+class ResponseTool(Struct, frozen=True, forbid_unknown_fields=True):
+    """A function that the model may call."""
+
+    name: Annotated[str, Meta(pattern=r"^[a-zA-Z0-9_.-]{1,64}$")]
+    type: Annotated[str, Meta(pattern="^function$")]
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class ResponsesRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """POST /v1/responses, without state: nothing is stored."""
+
+    model: Annotated[str, Meta(description="Name of a served model.")]
+    input: Annotated[
+        str | list[dict[str, Any]],
+        Meta(
+            description="A text, or messages, calls and results of calls as items; earlier output goes back as it is."
+        ),
+    ]
+    instructions: Annotated[str | None, Meta(description="A system message in front.")] = None
+    max_output_tokens: Annotated[Annotated[int, Meta(ge=1)] | None, Meta(description="Tokens to generate at most.")] = (
+        None
+    )
+    temperature: Annotated[float | None, Meta(description="0 always takes the likeliest token. Default 1.")] = None
+    top_p: Annotated[float | None, Meta(description="Only the likeliest tokens up to this probability.")] = None
+    seed: Annotated[int | None, Meta(description="The same seed gives the same text.")] = None
+    stream: Annotated[bool | None, Meta(description="Send events while the answer grows.")] = None
+    text: Annotated[TextFormats | None, Meta(description="`format`: text, json_object or json_schema.")] = None
+    tools: Annotated[
+        Annotated[list[ResponseTool], Meta(max_length=128)] | None, Meta(description="Functions; no built-in tools.")
+    ] = None
+    tool_choice: Annotated[
+        str | dict[str, Any] | None, Meta(description="`auto`, `none`, `required` or the function to call.")
+    ] = None
+    parallel_tool_calls: Annotated[bool | None, Meta(description="False: at most one call.")] = None
+    reasoning: Annotated[ReasoningOptions | None, Meta(description="`effort` goes to the chat template.")] = None
+    truncation: Annotated[
+        Annotated[str, Meta(pattern="^disabled$")] | None, Meta(description="Only `disabled`: nothing is cut silently.")
+    ] = None
+    include: Annotated[
+        Annotated[list[str], Meta(max_length=0)] | None, Meta(description="Nothing more can be included.")
+    ] = None
+    top_logprobs: Annotated[Annotated[int, Meta(ge=0, le=0)] | None, Meta(description="Only 0.")] = None

@@ -10,6 +10,7 @@ from running_server import Running, Serve, start_server
 
 
 def _end(one: Running) -> None:
+    one.client.close()
     if one.thread.is_alive():
         one.stop()
     for model in one.models:
