@@ -217,6 +217,27 @@ class LLM:
         self._check_ids(ids)
         return -self.engine.score(list(ids))
 
+    def save_session(self, path: str | os.PathLike[str], ids: Sequence[int], *, sinks: int | None = None) -> int:
+        """Write the cached keys and values of a conversation's `ids`; returns how many tokens they cover.
+
+        `sinks`: as when the conversation was computed. SessionError when nothing is cached or the disk refuses.
+        """
+        self._check_ids(ids)
+        return self.engine.save_session(path, list(ids), model=self._fingerprint(), sinks=sinks)
+
+    def restore_session(self, path: str | os.PathLike[str]) -> list[int]:
+        """Put a saved session back; a conversation that begins with the returned ids starts without computing them.
+
+        SessionError for a damaged file, or one of another model or other settings.
+        """
+        self._check_open()
+        return self.engine.restore_session(path, model=self._fingerprint())
+
+    def _fingerprint(self) -> str:
+        from localllm.engine import model_fingerprint
+
+        return model_fingerprint(self.path)
+
     def memory(self) -> MemoryUse:
         """Bytes by device and purpose."""
         self._check_open()

@@ -31,26 +31,44 @@ class ScheduledRows:
 def build_step(cache: KVCache, scheduled: Sequence[ScheduledRows], output: Output = Output.LOGITS) -> Step:
     """One Step over all rows, in the given order."""
     sequences = [rows.sequence for rows in scheduled]
-    counts = np.array([len(rows.tokens) for rows in scheduled])
-    ends = np.cumsum(counts)
-    first = ends - counts
-    row_sequence = np.repeat(np.arange(len(sequences), dtype=np.int32), counts)
-    lengths = np.array([sequence.length for sequence in sequences], np.int64)
-    positions = np.arange(ends[-1], dtype=np.int64) + (lengths - first)[row_sequence]
-    wanted = [np.arange(end - rows.outputs, end) for rows, end in zip(scheduled, ends.tolist(), strict=True)]
+    positions, row_sequence, wanted = _one(scheduled[0]) if len(scheduled) == 1 else _several(scheduled)
     groups = tuple(_group_tables(sequences, group, row_sequence, positions) for group in range(len(cache.groups)))
     near = cache.policy_group
     evicted = near is not None and any(sequence.evicted_at for sequence in sequences)
     return Step(
-        tokens=np.concatenate([rows.tokens for rows in scheduled]),
+        tokens=scheduled[0].tokens if len(scheduled) == 1 else np.concatenate([rows.tokens for rows in scheduled]),
         positions=positions,
         sequences=row_sequence,
         groups=groups,
-        output_rows=np.concatenate(wanted).astype(np.int32),
+        output_rows=wanted,
         output=output,
         sink_positions=groups[near].row_index.astype(np.int64) if near is not None and evicted else None,
         moves=tuple(move for sequence in sequences for move in sequence.moves),
     )
+
+
+def _one(rows: ScheduledRows) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32], npt.NDArray[np.int32]]:
+    """Positions, sequence and output rows of a step with one sequence, which is the most common one."""
+    count, length = len(rows.tokens), rows.sequence.length
+    return (
+        np.arange(length, length + count, dtype=np.int64),
+        np.zeros(count, np.int32),
+        np.arange(count - rows.outputs, count, dtype=np.int32),
+    )
+
+
+def _several(
+    scheduled: Sequence[ScheduledRows],
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32], npt.NDArray[np.int32]]:
+    counts = np.array([len(rows.tokens) for rows in scheduled])
+    lengths = np.array([rows.sequence.length for rows in scheduled], np.int64)
+    ends = counts.cumsum()
+    row_sequence = np.arange(len(scheduled), dtype=np.int32).repeat(counts)
+    positions = np.arange(ends[-1], dtype=np.int64) + (lengths - ends + counts)[row_sequence]
+    if ends[-1] == len(scheduled):
+        return positions, row_sequence, row_sequence
+    wanted = [np.arange(end - rows.outputs, end) for rows, end in zip(scheduled, ends.tolist(), strict=True)]
+    return positions, row_sequence, np.concatenate(wanted).astype(np.int32)
 
 
 def _group_tables(
@@ -60,11 +78,14 @@ def _group_tables(
     positions: npt.NDArray[np.int64],
 ) -> GroupTables:
     tables = [sequence.tables[group] for sequence in sequences]
-    pages = np.zeros((len(tables), max(table.count for table in tables)), np.int32)
-    for index, table in enumerate(tables):
-        pages[index, : table.count] = table.entries
-    dropped = np.array([table.dropped * PAGE_SIZE for table in tables], np.int64)
-    logical = positions - dropped[row_sequence]
+    if len(tables) == 1:
+        pages = tables[0].entries[None].copy()
+    else:
+        pages = np.zeros((len(tables), max(table.count for table in tables)), np.int32)
+        for index, table in enumerate(tables):
+            pages[index, : table.count] = table.entries
+    dropped = [table.dropped * PAGE_SIZE for table in tables]
+    logical = positions - (dropped[0] if len(tables) == 1 else np.array(dropped, np.int64)[row_sequence])
     entries = pages[row_sequence, logical // PAGE_SIZE].astype(np.int64)
     entries ^= entries >> 63  # ~entry is the page in the staging pool
     return GroupTables(
