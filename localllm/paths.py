@@ -14,6 +14,14 @@ HOME_VARIABLE = "LOCALLLM_HOME"
 CACHE_VARIABLE = "LOCALLLM_CACHE_DIR"
 
 
+def expand_user(text: str) -> Path:
+    """A path with a leading ~ or ~name replaced; one of an unknown user stays as it is."""
+    try:
+        return Path(text).expanduser()
+    except RuntimeError:
+        return Path(text)
+
+
 @dataclass(frozen=True, slots=True)
 class Paths:
     """Three folders: `config` (settings.toml, models.toml), `data` (the model store, chats), `cache` (can be deleted).
@@ -30,9 +38,9 @@ class Paths:
         """The platform's folders, or LOCALLLM_HOME for everything; LOCALLLM_CACHE_DIR moves the cache alone."""
         variables = os.environ if environment is None else environment
         home, cache = variables.get(HOME_VARIABLE), variables.get(CACHE_VARIABLE)
-        own_cache = Path(cache).expanduser().absolute() if cache else None
+        own_cache = expand_user(cache).absolute() if cache else None
         if home:
-            root = Path(home).expanduser().absolute()
+            root = expand_user(home).absolute()
             return cls(config=root, data=root, cache=own_cache or root / "cache")
         from platformdirs import PlatformDirs
 

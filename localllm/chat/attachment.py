@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from localllm.errors import RequestError
+from localllm.paths import expand_user
 
 MAX_BYTES = 4 << 20  # about a million tokens: above any context
 
 
 def attach(name: str) -> str:
     """The file's text between fences, under its name. RequestError when it is no text file or too large."""
-    path = Path(name.strip().strip("'\"")).expanduser()
+    path = expand_user(name.strip().strip("'\""))
     try:
         if not path.is_file():
             raise RequestError(f"there is no file {path}")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from localllm.conversations import import_chats, to_json, to_markdown
 from localllm.errors import RequestError
+from localllm.paths import expand_user
 
 from .sampling import changed, effective
 from .session import ChatSession
@@ -192,7 +193,7 @@ class ChatDesk:
         """Write the present chat to a new file, JSON for *.json, else Markdown; returns where it is."""
         if self._conversation is None:
             raise RequestError("there is nothing to save yet")
-        path = Path(name.strip() or f"{_file_name(self.title)}.md").expanduser()
+        path = expand_user(name.strip() or f"{_file_name(self.title)}.md")
         text = (to_json if path.suffix == ".json" else to_markdown)(self.store, self._conversation)
         try:
             with path.open("x", encoding="utf-8") as file:
@@ -205,7 +206,7 @@ class ChatDesk:
 
     def import_file(self, name: str) -> list[int]:
         """Store the chats of a file; returns their numbers."""
-        path = Path(name.strip().strip("'\"")).expanduser()
+        path = expand_user(name.strip().strip("'\""))
         try:
             with path.open("rb") as file:
                 data = file.read(LONGEST_IMPORT + 1)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from localllm.errors import DownloadError
+from localllm.paths import expand_user
 
 from .reference import HubReference
 from .sources.quants import ListedFile, choose, variants_of
@@ -74,12 +75,12 @@ def find_in_hub_cache(reference: HubReference, environment: Mapping[str, str] | 
 def hub_cache_folder(variables: Mapping[str, str]) -> Path:
     """Where the Hugging Face libraries keep their files."""
     if variables.get("HF_HUB_CACHE"):
-        return Path(variables["HF_HUB_CACHE"]).expanduser()
+        return expand_user(variables["HF_HUB_CACHE"])
     home = variables.get("HF_HOME")
     if home:
-        return Path(home).expanduser() / "hub"
+        return expand_user(home) / "hub"
     cache = variables.get("XDG_CACHE_HOME") or str(_home(variables) / ".cache")
-    return Path(cache).expanduser() / "huggingface" / "hub"
+    return expand_user(cache) / "huggingface" / "hub"
 
 
 def _home(variables: Mapping[str, str]) -> Path:

@@ -8,6 +8,7 @@ from pathlib import Path
 from urllib.parse import parse_qs, urlsplit, urlunsplit
 
 from localllm.errors import ConfigurationError
+from localllm.paths import expand_user
 
 from .text import printable, shown_url
 
@@ -85,7 +86,7 @@ def parse_reference(text: str) -> Reference | None:
     if lowered.startswith(("ollama:", "lmstudio:")):
         return None
     if lowered.endswith(".gguf") or text.startswith((".", "/", "~", "\\")) or "\\" in text:
-        return FileReference(Path(text).expanduser())
+        return FileReference(expand_user(text))
     return None
 
 

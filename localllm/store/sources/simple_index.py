@@ -16,6 +16,7 @@ from urllib.parse import unquote, urldefrag, urljoin, urlsplit, urlunsplit
 from urllib.request import url2pathname
 
 from localllm.errors import DownloadError
+from localllm.paths import expand_user
 
 from ..text import shown_url
 from ..transfer.client import Credentials, HttpStatusError, RemoteFile, origin_of
@@ -60,7 +61,7 @@ def wheels_of_index(client: Client, index: str, project: str) -> list[Wheel]:
 
 def wheels_of_links(client: Client, link: str, project: str) -> list[Wheel]:
     """The wheels of `project` in a folder or on a page of links (pip's --find-links)."""
-    path = _local_path(link) if link.lower().startswith("file:") else Path(link).expanduser()
+    path = _local_path(link) if link.lower().startswith("file:") else expand_user(link)
     if "://" not in link or link.lower().startswith("file:"):
         if path.is_dir():
             found = [_wheel(file.name, file, None, False) for file in sorted(path.glob("*.whl"))]
