@@ -29,11 +29,14 @@ class LoadProgress:
 
 @dataclass(frozen=True, slots=True)
 class ExecutorOptions:
-    """How to load a model. `threads` None: as many as measure fastest; `vram` in bytes, None: what is free."""
+    """How to load a model. `threads` None: as many as measure fastest; `vram` in bytes, None: what is free.
+
+    `mode` None: sparse where that is exact. `count_activations`: keep counts for a profile (CPU)."""
 
     threads: int | None = None
     max_rows: int = 512
     mode: Mode | None = None
+    count_activations: bool = False
     vram: int | None = None
     progress: Callable[[LoadProgress], None] | None = None
 

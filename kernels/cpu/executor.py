@@ -15,12 +15,14 @@ from localllm.kernels.kv_layout import KVLayout
 from localllm.kernels.spec import LatentAttention
 from localllm.kernels.step import Output
 
+from .activation_counts import ActivationCounts
 from .compile import KernelCompiler
 from .governor import ThreadGovernor
 from .isa import choose_isa
 from .kv_pool import KVPool, page_shapes, page_type
 from .lowering import BLOCK, Environment, LayerPages, RopeTables, blocks_of, lower, tied
 from .memory import Block
+from .modes import sparse_layers
 from .operation import Kind, Operation, Rows, build_table
 from .page_types import FLOAT_PAGES, padded
 from .rope_table import RopeTable
@@ -68,6 +70,8 @@ class CpuExecutor:
         self._ropes = RopeTables()
         self._pool: KVPool | None = None
         self._output_rows = min(_OUTPUT_ROWS, self.max_rows)
+        self._sparse_layers = sparse_layers(spec, options.mode)
+        self._counts = ActivationCounts() if options.count_activations else None
         self._plan_weights()
         self._weights.load(options.progress)
 
@@ -84,6 +88,8 @@ class CpuExecutor:
             tokens=self._tokens.ctypes.data,
             max_parts=1,
             ropes=self._ropes,
+            sparse_layers=self._sparse_layers,
+            counts=self._counts,
         )
         for single in (True, False):
             lower(self._environment, single=single, hidden=False)
@@ -241,7 +247,15 @@ class CpuExecutor:
     def describe(self) -> str:
         """One line for people."""
         megabytes = self._weights.arena.size / 1e6
-        return f"CPU {self._compiler.isa.name}, {self._threads} threads, weights {megabytes:.0f} MB repacked"
+        sparse = f", sparse in {len(self._sparse_layers)} layers" if self._sparse_layers else ""
+        return f"CPU {self._compiler.isa.name}, {self._threads} threads, weights {megabytes:.0f} MB repacked{sparse}"
+
+    def activation_counts(self) -> dict[int, npt.NDArray[np.int64]]:
+        """By layer, how often each neuron fired (or each expert was chosen) since the executor was opened.
+
+        Empty unless the options asked for it; dense layers without exact zeros are missing.
+        """
+        return {} if self._counts is None else self._counts.by_layer()
 
     def profile(self) -> dict[str, int]:
         """Cycles that the first thread spent in each kind of operation since the last call."""

@@ -16,6 +16,7 @@ from .lowering import BLOCK, Lowering
 from .normalise import NormKind
 from .operation import Kind, Rows
 from .page_types import padded
+from .sparse.active import count_experts
 from .step_state import Word
 
 if TYPE_CHECKING:
@@ -41,6 +42,9 @@ def lower_router(
         choose_experts(routing, logits=logits, choice=choice, share=lowering.divided),
         sort_by_expert(routing, choice=choice),
     )
+    if lowering.environment.counts is not None:
+        address = lowering.environment.counts.address(index, block.experts)
+        lowering.add(count_experts(sorted_rows=choice.sorted, counts=address, experts=block.experts))
     return choice
 
 

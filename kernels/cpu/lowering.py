@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from localllm.kernels.kv_layout import KVLayout
     from localllm.kernels.spec import ModelSpec, Norm, Rope
 
+    from .activation_counts import ActivationCounts
     from .activation_format import Form
     from .weights import Weights
     from .workspace import Workspace
@@ -61,6 +62,8 @@ class Environment:
     tokens: int  # address of the step's int64 token numbers
     max_parts: int  # parts of attention that the workspace holds
     ropes: RopeTables
+    sparse_layers: frozenset[int] = frozenset()  # whose feed-forward blocks skip neurons that do not fire
+    counts: ActivationCounts | None = None  # where to count activations
 
 
 class RopeTables:

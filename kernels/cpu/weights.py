@@ -53,6 +53,7 @@ class Weights:
         self._matrices: dict[str, _TiledMatrix] = {}
         self._derived: dict[str, Tensor] = {}
         self._vectors: dict[str, Piece] = {}
+        self._regions: dict[str, Piece] = {}
         self._fills: list[tuple[Piece, Callable[[npt.NDArray[np.uint8]], None]]] = []
 
     def matrix(
@@ -113,6 +114,14 @@ class Weights:
             content = make().reshape(-1)
             piece = self._vectors[name] = self.arena.take(len(content))
             self._fills.append((piece, lambda target: np.copyto(target, content)))
+        return piece.address
+
+    def region(self, name: str, size: int, fill: Callable[[npt.NDArray[np.uint8]], None]) -> int:
+        """Address of `size` bytes that `fill` writes when the weights are loaded."""
+        piece = self._regions.get(name)
+        if piece is None:
+            piece = self._regions[name] = self.arena.take(size)
+            self._fills.append((piece, fill))
         return piece.address
 
     def load(self, progress: Callable[[LoadProgress], None] | None) -> None:

@@ -1,0 +1,166 @@
+"""Feed-forward blocks of ReLU models as operations that skip the neurons that do not fire.
+
+The gate (or, without one, the up matrix) is computed for every neuron, on tiles; then the up rows and down columns of
+the neurons with a positive result. Their inputs stay float32, so what is left out is exactly zero and what is computed
+is at least as accurate as on tiles.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from localllm.gguf_io import dequantize
+from localllm.kernels.spec import Activation, FeedForward
+
+from .activation_format import FLOATS
+from .linear import linear
+from .lower_feed_forward import padded_order
+from .lowering import BLOCK, Lowering, blocks_of
+from .normalise import NormKind
+from .operation import Kind, Rows
+from .page_types import padded
+from .sparse.active import ActiveLists, active_bytes, compact, count_active
+from .sparse.codes import codes_of, units_of
+from .sparse.columns import NeuronColumns, down_columns, form_of, pack_columns, sizes_of
+from .sparse.rows import NeuronRows, pack_rows, row_bytes, up_rows
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from localllm.gguf_io import Tensor
+    from localllm.kernels.spec import Layer
+
+
+@dataclass(frozen=True, slots=True)
+class SparseSupport:
+    """Layers that can run sparse, and in words why others of the same activation cannot."""
+
+    layers: frozenset[int]
+    obstacles: tuple[str, ...]
+
+
+def sparse_support(layers: Iterable[Layer]) -> SparseSupport:
+    """Which feed-forward blocks have zeros to skip and types whose columns can be had alone."""
+    able: set[int] = set()
+    obstacles: dict[str, None] = {}  # in the order they are met
+    for index, layer in enumerate(layers):
+        block = layer.feed_forward
+        if not block.activation.sparse:
+            continue
+        if not isinstance(block, FeedForward):
+            obstacles["mixtures of experts"] = None
+            continue
+        needed = [block.down, *([block.up] if block.gate is not None else [])]
+        missing = [one.weight.quant_type.name for one in needed if codes_of(one.weight.quant_type) is None]
+        if missing:
+            obstacles.update(dict.fromkeys(missing))
+        else:
+            able.add(index)
+    return SparseSupport(frozenset(able), tuple(obstacles))
+
+
+def lower_sparse(lowering: Lowering, index: int, block: FeedForward, scale: float, residual: Rows) -> Rows:
+    """residual + scale * feed_forward(x); returns where it is. The block must be of those `sparse_support` names."""
+    name = f"layer {index} feed-forward"
+    neurons = block.up.weight.rows
+    blocks = blocks_of(neurons)
+    weights, workspace = lowering.environment.weights, lowering.environment.workspace
+    post_norm = lowering.norm(f"{name} post norm", block.post_norm, lowering.width)
+    norm = lowering.norm(f"{name} norm", block.norm, lowering.width)
+
+    first = block.gate or block.up
+    part = "up" if block.gate is None else "gate"
+    matrix = weights.matrix(f"{name} {part}", [first.weight], padded_order(neurons), [first.bias])
+    formats = [matrix.layout.activation, *([FLOATS] if block.gate is not None else [])]
+    sources = lowering.prepare("x", norm, lowering.x, lowering.blocks, formats)
+    gate = workspace.shared("sparse gate", 4 * BLOCK * blocks)
+    count = lowering.count
+    lowering.add(linear(matrix, source=sources[matrix.layout.activation], target=gate, count=count, kind=Kind.GATE_UP))
+
+    active = ActiveLists(lowering.local("active neurons", active_bytes(blocks)), blocks)
+    lowering.add(
+        compact(
+            block.activation,
+            gate=gate,
+            active=active,
+            share=lowering.everyone,
+            kind=Kind.GATE_UP,
+            barrier=not lowering.single,
+        )
+    )
+    if lowering.environment.counts is not None:
+        address = lowering.environment.counts.address(index, neurons)
+        lowering.add(count_active(active=active, counts=address, count=count, kind=Kind.GATE_UP))
+    hidden = None
+    if block.gate is not None:
+        hidden = workspace.shared("sparse hidden", 4 * BLOCK * (blocks + 1))
+        lowering.add(
+            up_rows(
+                _rows(lowering, f"{name} up rows", block.up.weight, block.up.bias),
+                source=sources[FLOATS],
+                active=active,
+                hidden=hidden,
+                positive=block.activation is Activation.RELU_BOTH,
+                count=count,
+                kind=Kind.GATE_UP,
+            )
+        )
+    plain = post_norm.kind is NormKind.NONE
+    target = lowering.shared("x" if plain else "branch", 4 * BLOCK * lowering.blocks)
+    columns = _columns(lowering, name, block)
+    lowering.add(
+        down_columns(
+            columns,
+            active=active,
+            hidden=hidden,
+            sums=workspace.shared("sparse sums", 4 * BLOCK * columns.units),
+            target=target,
+            residual=residual if plain else None,
+            scale=scale if plain else 1.0,
+            width=padded(columns.outputs),
+            count=count,
+            kind=Kind.DOWN,
+        )
+    )
+    if plain:
+        return target
+    return lowering.add_branch(target, post_norm=post_norm, scale=scale, target="x", residual=residual)
+
+
+def _rows(lowering: Lowering, name: str, weight: Tensor, bias: Tensor | None) -> NeuronRows:
+    codes, units = codes_of(weight.quant_type), units_of(weight.columns)
+    assert codes is not None  # by `sparse_support`
+    size = weight.rows * row_bytes(codes, units)
+    weights = lowering.environment.weights
+    address = weights.region(name, size, lambda target: pack_rows(codes, weight, target))
+    return NeuronRows(codes, address, units, _bias(lowering, name, bias))
+
+
+def _columns(lowering: Lowering, name: str, block: FeedForward) -> NeuronColumns:
+    weight, transposed = block.down.weight, block.down_transposed
+    codes = codes_of(weight.quant_type)
+    assert codes is not None  # by `sparse_support`
+    outputs, neurons = (weight.columns, weight.rows) if transposed else (weight.rows, weight.columns)
+    form = form_of(codes, transposed)
+    sizes = sizes_of(codes, form, outputs, neurons)
+    ends = np.cumsum([sizes.columns, sizes.scales, sizes.minimums])
+    address = lowering.environment.weights.region(
+        f"{name} down columns",
+        int(ends[-1]),
+        lambda target: pack_columns(codes, weight, transposed, *np.split(target, ends[:-1])),
+    )
+    bias = _bias(lowering, f"{name} down columns", block.down.bias)
+    return NeuronColumns(
+        codes, form, address, address + sizes.columns, address + int(ends[1]), outputs, blocks_of(neurons), bias
+    )
+
+
+def _bias(lowering: Lowering, name: str, bias: Tensor | None) -> int:
+    if bias is None:
+        return 0
+    return lowering.environment.weights.vector(
+        f"{name} bias", lambda: np.asarray(dequantize(bias), np.float32).reshape(-1)
+    )

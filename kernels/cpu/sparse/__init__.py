@@ -1,0 +1,1 @@
+"""Exact activation sparsity: up rows and down columns are read only for the neurons that fire."""
