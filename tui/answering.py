@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -13,7 +12,7 @@ from localllm.errors import LocalLLMError
 from localllm.kernels.executor import LoadProgress
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
+    from collections.abc import Generator
 
     from localllm.chat.desk import ChatDesk
     from localllm.chat.session import SessionEvent
@@ -42,17 +41,31 @@ WorkEvent = PromptRead | AnswerDelta | AnswerFinished | LoadProgress | Loaded | 
 class AnswerThread:
     """Loads the model when needed and runs one answer. `take` may be called from the screen's thread at any time."""
 
-    def __init__(self, desk: ChatDesk, make: Callable[[], Generator[SessionEvent, None, None]] | None) -> None:
+    def __init__(self, desk: ChatDesk, answer: Generator[SessionEvent, None, None] | None) -> None:
         self._desk = desk
-        self._make = make
+        self._answer = answer
+        self._lock = threading.Lock()
+        self._closed = answer is not None  # to another answer
         self._inbox: deque[WorkEvent] = deque()
         self._stopped = threading.Event()
-        self.started = time.monotonic()
         self._thread = threading.Thread(target=self._run, name="answer", daemon=True)
 
     def start(self) -> None:
         """Begin."""
         self._thread.start()
+
+    def add(self, answer: Generator[SessionEvent, None, None]) -> bool:
+        """An answer to run when the model, which is only being loaded, is ready; False when it is too late for that."""
+        with self._lock:
+            if self._closed:
+                return False
+            self._answer, self._closed = answer, True
+            return True
+
+    @property
+    def only_loads(self) -> bool:
+        """Whether `add` would take an answer now."""
+        return not self._closed
 
     def stop(self) -> None:
         """End the answer and keep the part; a model that is still loading goes on loading, but says nothing."""
@@ -74,15 +87,15 @@ class AnswerThread:
         try:
             self._desk.load(self._inbox.append)
             self._inbox.append(Loaded())
-            if self._make is not None and not self._stopped.is_set():
-                events = self._make()
-                if self._stopped.is_set():
-                    self._desk.stop()
-                for event in events:
+            with self._lock:
+                self._closed = True
+            if self._answer is not None and not self._stopped.is_set():
+                for event in self._answer:
                     self._inbox.append(event)
         except LocalLLMError as error:
             self._inbox.append(Failed(str(error)))
         except Exception as error:  # the chat must stay, whatever a model or a library does
             self._inbox.append(Failed(f"unexpected: {type(error).__name__}: {error}"))
         finally:
+            self._closed = True
             self._inbox.append(Ended())

@@ -11,7 +11,7 @@ from textual.content import Content
 from textual.widgets import Static
 
 from localllm.chat.commands import COMMANDS, is_command, parse_command
-from localllm.chat.visible import visible, visible_line
+from localllm.chat.visible import short_name, visible, visible_line
 from localllm.errors import LocalLLMError
 
 from .commanding import Commands
@@ -68,7 +68,7 @@ class ChatApp(App[None]):
         super().__init__()
         self.desk = desk
         self.paths = paths
-        self.readings = Readings(model=desk.model)
+        self.readings = Readings(model=short_name(desk.model))
         self.commands = Commands(self)
         self.editing: int | None = None  # the question that the prompt's text is to replace
         self.live = LiveAnswer(self)
@@ -119,13 +119,13 @@ class ChatApp(App[None]):
             turns.append(Turn.of(message, place, self._name_of(message.role, message.figures)))
         self.transcript.show(turns)
         self.prompt.remember([turn.text for turn in turns if turn.role == "user"])
-        self.readings.model = self.desk.model
+        self.readings.model = short_name(self.desk.model)
         self.readings.context = self.desk.backend.context()
         self.show_title()
         self.show_meters()
 
     def _name_of(self, role: str, figures: dict[str, Any]) -> str:
-        return "You" if role == "user" else str(figures.get("model") or self.desk.model)
+        return "You" if role == "user" else short_name(str(figures.get("model") or self.desk.model))
 
     def show_title(self) -> None:
         """The title of the chat and the model's name."""
@@ -152,7 +152,7 @@ class ChatApp(App[None]):
         if is_command(text):
             self.prompt.take()
             self.run_command(text)
-        elif self.busy:
+        elif self.busy and not self.live.only_loads:
             self.tell("an answer is being written; Esc stops it", "warning")
         else:
             self.prompt.take()
@@ -183,10 +183,7 @@ class ChatApp(App[None]):
 
     def start(self, make: Callable[[], Generator[SessionEvent, None, None]] | None) -> None:
         """Load the model if needed and stream an answer. One at a time."""
-        if self.busy:
-            self.tell("an answer is being written; Esc stops it", "warning")
-        else:
-            self.live.start(make)
+        self.live.start(make)
 
     def stop(self) -> None:
         """End the present answer; its part stays."""

@@ -6,7 +6,8 @@ import time
 from typing import TYPE_CHECKING
 
 from localllm.chat.session import AnswerDelta, AnswerFinished, PromptRead
-from localllm.chat.visible import visible_line
+from localllm.chat.visible import short_name, visible_line
+from localllm.errors import LocalLLMError
 from localllm.kernels.executor import LoadProgress
 
 from .answering import AnswerThread, Ended, Failed, Loaded, WorkEvent
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from .app import ChatApp
 
 FLUSHES = 7.0  # a second, at most, while an answer streams
+LONGEST_WAIT = 1.5  # seconds
 BUDGET = 0.1  # of a core that the screen may use: the answer is computed on the same cores
 
 
@@ -43,16 +45,36 @@ class LiveAnswer:
         return self._thread is not None
 
     def start(self, make: Callable[[], Generator[SessionEvent, None, None]] | None) -> None:
-        """Load the model if needed, then stream what `make` begins (None: only load)."""
-        readings = self._app.readings
-        readings.phase = "loading" if make is None else "starting"
-        readings.fraction = None
-        self._thread = AnswerThread(self._app.desk, make)
+        """Load the model if needed, then stream what `make` begins (None: only load).
+
+        The question is stored and shown at once, also while the model is still being loaded.
+        """
+        if self.running and (make is None or not self.only_loads):
+            self._app.tell("an answer is being written; Esc stops it", "warning")
+            return
+        answer = None
+        if make is not None:
+            try:
+                answer = make()
+            except LocalLLMError as error:
+                self._app.tell(str(error), "error")
+                return
+            self._begin()
+        if self._thread is not None and answer is not None and self._thread.add(answer):
+            return
+        self._app.readings.phase = "loading" if make is None else "starting"
+        self._app.readings.fraction = None
+        self._thread = AnswerThread(self._app.desk, answer)
         self._cpu = time.thread_time()
         self._thread.start()
         if self.timer is not None:
             self.timer.resume()
         self._app.show_meters()
+
+    @property
+    def only_loads(self) -> bool:
+        """Whether a question may be asked although something is running."""
+        return self._thread is not None and self._thread.only_loads
 
     def stop(self) -> None:
         """End the present answer; its part stays."""
@@ -72,7 +94,7 @@ class LiveAnswer:
             self._app.transcript.changed()
         self._app.show_meters()
         now, cpu = time.monotonic(), time.thread_time()
-        self._next_collection = now + (cpu - self._cpu) / BUDGET - 1 / FLUSHES
+        self._next_collection = now + min(LONGEST_WAIT, (cpu - self._cpu) / BUDGET) - 1 / FLUSHES
         self._cpu = cpu
         if self._thread is None and self.timer is not None:
             self.timer.pause()
@@ -85,8 +107,6 @@ class LiveAnswer:
             readings.phase, readings.fraction = "starting", None
             readings.state, readings.context = self._app.desk.backend.state(), self._app.desk.backend.context()
         elif isinstance(event, PromptRead):
-            if self._turn is None:
-                self._begin()
             readings.phase, readings.prompt_total, readings.prompt_done = "reading", event.total, event.processed
         elif isinstance(event, AnswerDelta):
             self._grow(event)
@@ -104,7 +124,7 @@ class LiveAnswer:
         if not turns or turns[-1].role != "assistant":
             return
         turn = turns[-1]
-        live = Turn(turn.message, turn.role, self._app.desk.model, turn.branch, live=True)
+        live = Turn(turn.message, turn.role, short_name(self._app.desk.model), turn.branch, live=True)
         if turn.reasoning:
             live.append("reasoning", turn.reasoning)
         if turn.text:
@@ -115,8 +135,6 @@ class LiveAnswer:
         self._app.transcript.changed()
 
     def _grow(self, event: AnswerDelta) -> None:
-        if self._turn is None:
-            self._begin()
         if self._turn is not None:
             self._turn.append(event.kind, event.text)
         readings = self._app.readings
@@ -147,7 +165,7 @@ class LiveAnswer:
             self._turn = None
         self._thread = None
         self._app.readings.phase, self._app.readings.fraction = "ready", None
-        self._app.readings.model = self._app.desk.model
+        self._app.readings.model = short_name(self._app.desk.model)
         self._app.readings.state, self._app.readings.context = (
             self._app.desk.backend.state(),
             self._app.desk.backend.context(),

@@ -18,8 +18,9 @@ if TYPE_CHECKING:
     from localllm.engine import Generation as Handle
     from localllm.events import Event
     from localllm.llm import LLM
-    from localllm.placement import Plan
+    from localllm.placement import Machine, Plan
 
+FEWEST_PLANNED = 64  # tokens that the speed to expect is worked out for
 TAIL_TOKENS = 16  # of a prompt, where a template may have opened the thinking
 
 
@@ -36,12 +37,15 @@ class LocalBackend:
         self._llm: LLM | None = None
         self._lock = threading.Lock()
         self._generation: Handle | None = None  # the present or last answer
-        self._plan: Plan | None = None
+        self._machine: Machine | None = None
         self._opening = ""  # the tag that every prompt ends with, for models that always think
 
     def load(self, progress: Callable[[LoadProgress], None]) -> None:
         """Find the file and load it; does nothing when it is loaded."""
+        from localllm.hardware import detect
         from localllm.llm import LLM
+        from localllm.paths import Paths
+        from localllm.placement.remembered import remembered_machine
         from localllm.store import resolve_model
 
         with self._lock:
@@ -51,8 +55,8 @@ class LocalBackend:
             path = resolve_model(self.name).path
             self._llm = LLM(path, progress=progress, **self._keywords)
             self._opening = _opened_tag(self._llm)
-            progress(LoadProgress("planning"))
-            self._plan = _plan_of(self._llm, str(self._keywords.get("kv", "f16")))
+            progress(LoadProgress("measuring this machine (once)"))
+            self._machine = remembered_machine(detect(), Paths.from_environment().cache)
 
     def stream(self, messages: Sequence[dict[str, Any]], sampling: dict[str, Any]) -> Generator[Event, None, None]:
         """Answer; what the model sees is the whole conversation, of which the cache keeps what it can."""
@@ -81,13 +85,25 @@ class LocalBackend:
         if self._llm is None:
             return ModelState()
         memory = self._llm.memory()
+        plan = self._plan_now(self._llm)
         return ModelState(
             description=self._llm.describe(),
             weight_bytes=tuple(memory.weights.items()),
             kv_bytes=tuple(memory.kv.items()),
-            predicted_tokens_per_second=None if self._plan is None else self._plan.prediction.decode,
-            reasons=() if self._plan is None or self._plan.shape == "cpu" else self._plan.reasons,
+            predicted_tokens_per_second=None if plan is None else plan.prediction.decode,
+            reasons=() if plan is None or plan.shape == "cpu" else plan.reasons,
         )
+
+    def _plan_now(self, llm: LLM) -> Plan | None:
+        """The plan for as many tokens as the conversation has; its prediction is for half of its context being full."""
+        from localllm.placement import parts_of, plan_placement
+
+        if self._machine is None:
+            return None
+        tokens = min(llm.context, 2 * max(self.context().kept, FEWEST_PLANNED))
+        parts = parts_of(llm.spec, context=tokens, kv_type=str(self._keywords.get("kv", "f16")))
+        on_gpu = sum(size for device, size in llm.memory().weights.items() if device != "cpu")
+        return plan_placement(parts, self._machine, vram=on_gpu)
 
     def close(self) -> None:
         """Free the model."""
@@ -126,20 +142,3 @@ def _opened_tag(llm: LLM) -> str:
         return ""  # the first question will say what is wrong with the template
     tail = llm.tokenizer.decode(ids[-TAIL_TOKENS:]).rstrip()
     return next((tags.opening for tags in KNOWN_TAGS if tail.endswith(tags.opening)), "")
-
-
-def _plan_of(llm: LLM, kv_type: str) -> Plan | None:
-    """The plan that says where things are and which speed to expect; None when the machine cannot be measured."""
-    from localllm.hardware import detect
-    from localllm.paths import Paths
-    from localllm.placement import parts_of, plan_placement
-    from localllm.placement.remembered import remembered_machine
-
-    hardware = detect()
-    try:
-        parts = parts_of(llm.spec, context=llm.context, kv_type=kv_type)
-    except LocalLLMError:
-        return None
-    on_gpu = sum(size for device, size in llm.memory().weights.items() if device != "cpu")
-    machine = remembered_machine(hardware, Paths.from_environment().cache)
-    return plan_placement(parts, machine, vram=None if on_gpu else 0)

@@ -29,6 +29,12 @@ def visible_line(text: str, limit: int = 200) -> str:
     return line if len(line) <= limit else line[: limit - 1] + "…"
 
 
+def short_name(model: str) -> str:
+    """A model's name as titles show it: a path without its folders and ending."""
+    name = model.rsplit("/", 1)[-1] if model.endswith(".gguf") else model
+    return visible_line(name.removesuffix(".gguf"), 60)
+
+
 def _sign(match: re.Match[str]) -> str:
     character = match[0]
     code = ord(character)

@@ -191,8 +191,7 @@ def test_the_reader_who_scrolled_away_is_not_pulled_back(stage: MakeStage) -> No
         await s.until(lambda: "line 59" in s.text)
         await s.press("pageup")
         gate.open()
-        await s.until(lambda: second.reached.is_set())
-        await s.pilot.pause(0.4)
+        await s.until(lambda: "the end" in s.app.transcript.turns[-1].text)
         assert "the end" not in s.text
         await s.press("ctrl+end")
         assert "the end" in s.text
@@ -200,3 +199,22 @@ def test_the_reader_who_scrolled_away_is_not_pulled_back(stage: MakeStage) -> No
         await s.idle()
 
     stage(lines, gate, "\n\nthe end", second).run(steps)
+
+
+def test_a_question_may_be_asked_while_the_model_loads(stage: MakeStage) -> None:
+    gate = Gate()
+    s = stage()
+    s.desk.backend = ScriptedBackend("fine", load=[LoadProgress("compiling", 0.5), gate])
+
+    async def steps(s: Stage) -> None:
+        await s.until(lambda: "compiling" in s.text)
+        await s.enter("early")
+        assert s.contents == ["early", ""]
+        assert "early" in s.text.splitlines()[2]
+        await s.enter("too early")
+        assert "an answer is being written" in s.told
+        gate.open()
+        await s.idle()
+        assert s.contents == ["early", "fine"]
+
+    s.run(steps, loaded=False)

@@ -145,6 +145,7 @@ class ChatsScreen(ModalScreen[int]):
             self._renaming = number
             line = self.query_one(Input)
             line.value = self._desk.store.conversation(number).title
+            line.cursor_position = len(line.value)
             line.focus()
             self._say("Enter: keep the new name   Esc: leave it")
 

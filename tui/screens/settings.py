@@ -27,12 +27,6 @@ class SettingsScreen(ModalScreen[None]):
         Binding("escape", "keep", "keep and close"),
         Binding("ctrl+s", "keep", "keep and close", priority=True),
     ]
-    DEFAULT_CSS = """
-    SettingsScreen #system { height: 5; border: round $border-blurred; }
-    SettingsScreen .line { height: 1; }
-    SettingsScreen .line Static { width: 22; }
-    SettingsScreen .line Input { width: 1fr; border: none; height: 1; padding: 0; background: $surface; }
-    """
 
     def __init__(self, desk: ChatDesk) -> None:
         super().__init__()
@@ -47,11 +41,13 @@ class SettingsScreen(ModalScreen[None]):
             yield Static("System prompt", classes="hint", markup=False)
             yield TextArea(self._desk.system, id="system", soft_wrap=True, compact=True)
             yield Static("Sampling (empty: the default that is shown)", classes="hint", markup=False)
-            with VerticalScroll():
+            with VerticalScroll(can_focus=False):
                 for name in EDITABLE:
                     with Horizontal(classes="line"):
                         yield Static(name, markup=False)
-                        yield Input(_shown(own.get(name)), placeholder=_shown(advised.get(name, "off")), id=name)
+                        yield Input(
+                            _shown(own.get(name)), placeholder=_shown(advised.get(name, "off")), id=name, compact=True
+                        )
             yield Static("", id="problem", classes="error", markup=False)
             yield Static("Esc: keep and close", classes="hint", markup=False)
 

@@ -63,6 +63,7 @@ class Transcript(ScrollView, can_focus=True):
         super().__init__(id=id)
         self._turns: list[Turn] = []
         self._ends: list[int] = []
+        self._laid_out = 8  # columns that `_ends` was made for
         self._follow = True
         self._styles: dict[str, Style] = {}
 
@@ -96,17 +97,12 @@ class Transcript(ScrollView, can_focus=True):
 
     def changed(self) -> None:
         """Turns have grown, shrunk or look different."""
-        width = self.text_width
-        self._ends = list(accumulate(len(turn.rows(width)) for turn in self._turns))
+        self._laid_out = max(8, min(self.size.width - GUTTER - 2, WIDEST))
+        self._ends = list(accumulate(len(turn.rows(self._laid_out)) for turn in self._turns))
         self.virtual_size = Size(self.size.width, self._ends[-1] if self._ends else 0)
         if self._follow:
             self.scroll_end(animate=False, immediate=True, x_axis=False)
         self.refresh()
-
-    @property
-    def text_width(self) -> int:
-        """Columns that rows are made for."""
-        return max(8, min(self.size.width - GUTTER - 2, WIDEST))
 
     def watch_scroll_y(self, old_value: float, new_value: float) -> None:
         super().watch_scroll_y(old_value, new_value)
@@ -173,7 +169,7 @@ class Transcript(ScrollView, can_focus=True):
         if index is None:
             return
         turn = self._turns[index]
-        row = turn.rows(self.text_width)[event.y + self.scroll_offset.y - self._start_of(index)]
+        row = turn.rows(self._laid_out)[event.y + self.scroll_offset.y - self._start_of(index)]
         column = event.x - GUTTER
         for start, end, action in row.actions:
             if cell_len(row.text[:start]) <= column < cell_len(row.text[:end]):
@@ -197,7 +193,7 @@ class Transcript(ScrollView, can_focus=True):
         if index is None:
             return Strip.blank(width, base)
         turn = self._turns[index]
-        row = turn.rows(self.text_width)[line - self._start_of(index)]
+        row = turn.rows(self._laid_out)[line - self._start_of(index)]
         last = line == self._ends[index] - 1
         bar = "▌ " if turn.picked and not last else "  "
         segments = [Segment(bar, base + self._style("picked"))]
@@ -215,7 +211,7 @@ class Transcript(ScrollView, can_focus=True):
             spans.append((max(0, start - GUTTER), end, style))
         segments = [Segment(text, style) for text, style in _runs(row.text, spans, fill)]
         if row.fill:
-            missing = self.text_width - cell_len(row.text)
+            missing = self._laid_out - cell_len(row.text)
             if missing > 0:
                 segments.append(Segment(" " * missing, fill))
         return segments
@@ -245,7 +241,7 @@ class Transcript(ScrollView, can_focus=True):
             index, chosen = self._turn_at(line), selection.get_span(line)
             if index is None or chosen is None:
                 continue
-            row = self._turns[index].rows(self.text_width)[line - self._start_of(index)]
+            row = self._turns[index].rows(self._laid_out)[line - self._start_of(index)]
             start, end = chosen
             end = len(row.text) if end == -1 else end - GUTTER
             parts.append(row.text[max(start - GUTTER, row.margin) : max(end, 0)])
