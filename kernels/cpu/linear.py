@@ -283,7 +283,12 @@ class _Segments:
                 return rows
 
             e.loop(whole, [], rows_at_once(block), start=segment.start, step=block)
-            e.loop(segment.stop, [], rows_at_once(1), start=whole)
+            done, size = whole, block
+            while size > 1:  # what is left is no whole block: at most one piece of each smaller size
+                size //= 2
+                end = e.add(done, e.bit_and(rows, size))
+                e.loop(end, [], rows_at_once(size), start=done, step=size)
+                done = end
 
         e.loop(last, [], tiles, start=first, step=group)
 
