@@ -45,7 +45,6 @@ def embed_rows(matrix: Matrix, *, units: int, tokens: int, target: Rows, scale: 
         tiles, tile_bytes, blocks, unit_rows, token_list = values.integers(5)
         targets, factor = values.rows(), values.float()
         pieces = e.div(blocks, super_block)
-        piece_bytes = e.div(tile_bytes, pieces)
         count = e.isa.token_block
         start, stop = portion(e, e.mul(word(e, step, Word.ROWS), pieces), step, thread)
         scratch = e.scratch(64 * count)
@@ -54,14 +53,14 @@ def embed_rows(matrix: Matrix, *, units: int, tokens: int, target: Rows, scale: 
             row, piece = e.div(number, pieces), e.remainder(number, pieces)
             token = e.load(I64, token_list, e.mul(row, 8))
             tile = e.add(tiles, e.mul(e.div(token, TILE), tile_bytes))
-            tile = e.add(tile, e.mul(piece, piece_bytes))
             lane = e.mul(e.remainder(token, TILE), 4)
             out = e.at(targets.row(row), e.mul(piece, 4 * BLOCK * super_block))
 
             def columns(first: Value, _: list[Value]) -> None:
                 address = e.add(unit_rows, e.mul(first, unit_bytes))
                 vectors = [e.pointer(e.add(address, k * unit_bytes)) for k in range(count)]
-                found = matrix.layout.emit_dot(e, e.pointer(tile), super_block, vectors)
+                start = e.mul(piece, super_block)
+                found = matrix.layout.emit_dot(e, e.pointer(tile), super_block, vectors, first=start)
                 for k, value in enumerate(found):
                     e.store(value, scratch, 64 * k)
                 for k in range(count):

@@ -14,7 +14,7 @@ from localllm.kernels.cpu.emit import Emitter
 from localllm.kernels.cpu.ir_types import F32, F32X16, Offset, Value
 from localllm.kernels.cpu.vector_math import load_bfloat, load_half
 
-from .layout import Activation, TileLayout
+from .layout import Activation, TileLayout, emit_prefetch
 from .pieces import BLOCK, ROWS
 
 if TYPE_CHECKING:
@@ -52,13 +52,23 @@ class FloatLayout(TileLayout):
         target[:] = result.reshape(tiles, -1).view(np.uint8)
 
     def emit_dot(
-        self, e: Emitter, tile: Value, blocks: Offset, activations: Sequence[Value], refinements: Offset = 0
+        self,
+        e: Emitter,
+        tile: Value,
+        blocks: Offset,
+        activations: Sequence[Value],
+        refinements: Offset = 0,
+        *,
+        first: Offset = 0,
     ) -> list[Value]:
         """See TileLayout."""
-        tile, rows = e.pointer(tile), [e.pointer(activation) for activation in activations]
+        tile = e.at(tile, e.mul(e.integer(first), BLOCK * ROWS * self._item_bytes))
+        rows = [e.pointer(activation) for activation in activations]
 
         def inputs(index: Value, sums: list[Value]) -> list[Value]:
             at = e.at(tile, e.mul(index, ROWS * self._item_bytes))
+            if len(rows) > 1:
+                emit_prefetch(e, at, _CHAINS * ROWS * self._item_bytes)
             weights = [self._load(e, at, chain * ROWS * self._item_bytes) for chain in range(_CHAINS)]
             updated: list[Value] = []
             for row in rows:

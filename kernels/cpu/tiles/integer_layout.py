@@ -21,7 +21,7 @@ from localllm.kernels.cpu.emit import Emitter
 from localllm.kernels.cpu.ir_types import F32, F32X16, I32, I64, Offset, Value
 
 from .dot import codes_for, emit_sums
-from .layout import Activation, TileLayout
+from .layout import CACHE_LINE, Activation, TileLayout, emit_prefetch
 from .packings import Packing
 from .pieces import BLOCK, ROWS, Piece
 from .scalings import Factors, Scales, Scaling, times
@@ -31,6 +31,42 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     Bytes = npt.NDArray[np.uint8]
+
+
+@dataclass(frozen=True, slots=True)
+class _Pair:
+    """A small part beside a large one, again and again, with the large ones on whole cache lines.
+
+    The large part's size is a multiple of a line. Where the small one is half a line, the odd pairs begin in the middle
+    of a line: there the small part comes first, in even pairs last (6 to 8% faster from memory than always first).
+    """
+
+    small: int
+    large: int
+
+    @property
+    def size(self) -> int:
+        """Bytes of both."""
+        return self.small + self.large
+
+    @property
+    def _alternates(self) -> bool:
+        return self.small % CACHE_LINE == CACHE_LINE // 2 and self.large % CACHE_LINE == 0
+
+    def join(self, small: Bytes, large: Bytes) -> Bytes:
+        """Parts uint8 [n, count, small] and [n, count, large] as [n, count, size]."""
+        both = np.empty((*small.shape[:2], self.size), np.uint8)
+        both[..., : self.small], both[..., self.small :] = small, large
+        if self._alternates:
+            both[:, ::2, : self.large], both[:, ::2, self.large :] = large[:, ::2], small[:, ::2]
+        return both
+
+    def emit_offsets(self, e: Emitter, index: Offset) -> tuple[Offset, Offset]:
+        """Where the two parts of a pair start."""
+        if not self._alternates:
+            return 0, self.small
+        odd = e.bit_and(e.integer(index), 1)
+        return e.mul(e.sub(1, odd), self.large), e.mul(odd, self.small)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,72 +82,86 @@ class IntegerLayout(TileLayout):
 
     def tile_bytes(self, columns: int) -> int:
         """Headers and blocks."""
-        supers = columns // (BLOCK * self.scaling.super_block)
-        return supers * self._super_bytes
+        return columns // (BLOCK * self.scaling.super_block) * self._super.size
 
     @property
-    def _block_bytes(self) -> int:
-        return self.scaling.block_bytes + self.packing.block_bytes
+    def _block(self) -> _Pair:
+        return _Pair(self.scaling.block_bytes, self.packing.block_bytes)
 
     @property
-    def _super_bytes(self) -> int:
-        return self.scaling.header_bytes + self.scaling.super_block * self._block_bytes
+    def _super(self) -> _Pair:
+        return _Pair(self.scaling.header_bytes, self.scaling.super_block * self._block.size)
 
     def _pack_piece(self, tensor: Tensor, target: Bytes) -> None:
-        piece, scaling = Piece(tensor), self.scaling
-        supers = piece.blocks // scaling.super_block
-        result = np.empty((piece.tiles, supers, self._super_bytes), np.uint8)
-        headers, scales = scaling.pack(piece)
-        result[..., : scaling.header_bytes] = headers
-        blocks = result[..., scaling.header_bytes :].reshape(piece.tiles, piece.blocks, self._block_bytes)
-        blocks[..., : scaling.block_bytes] = scales
-        vectors = self.source.vectors(piece, self.packing)
-        blocks[..., scaling.block_bytes :] = vectors.view(np.uint8).reshape(piece.tiles, piece.blocks, -1)
-        result[..., scaling.header_bytes :] = blocks.reshape(piece.tiles, supers, -1)
-        target[:] = result.reshape(piece.tiles, -1)
+        piece = Piece(tensor)
+        headers, scales = self.scaling.pack(piece)
+        vectors = self.source.vectors(piece, self.packing).view(np.uint8).reshape(*scales.shape[:2], -1)
+        blocks = self._block.join(scales, vectors)
+        if self.scaling.header_bytes:
+            blocks = self._super.join(headers, blocks.reshape(*headers.shape[:2], -1))
+        target[:] = blocks.reshape(piece.tiles, -1)
 
     def emit_dot(
-        self, e: Emitter, tile: Value, blocks: Offset, activations: Sequence[Value], refinements: Offset = 0
+        self,
+        e: Emitter,
+        tile: Value,
+        blocks: Offset,
+        activations: Sequence[Value],
+        refinements: Offset = 0,
+        *,
+        first: Offset = 0,
     ) -> list[Value]:
         """See TileLayout."""
         scaling = self.scaling
         codes = codes_for(e.isa, self.packing.bits, not scaling.has_minimum, self.groups)
         tile, rows = e.pointer(tile), [e.pointer(activation) for activation in activations]
+        first_super = e.div(e.integer(first), scaling.super_block)
         # Without minimums the whole result is scaled at the end. With them the scales are, and where a block has two
         # groups a minimum is multiplied with what the record holds: the sum of q times -128.
         factors = Factors()
         if scaling.has_minimum:
             factors = Factors(codes.sum_scale, 1.0 if codes.groups == 1 else -1.0 / ZERO_POINT)
 
+        def super_at(index: Value) -> tuple[Sequence[Value], Value]:
+            """The header of a super-block and where its blocks start."""
+            start = e.at(tile, e.mul(index, self._super.size))
+            header_at, blocks_at = self._super.emit_offsets(e, index) if scaling.header_bytes else (0, 0)
+            return scaling.emit_header(e, e.at(start, header_at), factors), e.at(start, blocks_at)
+
         def block(
-            start: Value, header: Sequence[Value], i: Offset, records: Sequence[Value], totals: Sequence[Value]
+            header: Sequence[Value], at: Value, number: Value, records: Sequence[Value], totals: Sequence[Value]
         ) -> list[Value]:
-            at = e.at(start, e.mul(e.integer(i), self._block_bytes), scaling.header_bytes)
-            scales = scaling.emit(e, header, at, factors)
-            words = self.packing.emit_words(e, e.at(at, scaling.block_bytes), codes.top)
+            scales_at, codes_at = self._block.emit_offsets(e, number)
+            scales = scaling.emit(e, header, e.at(at, scales_at), factors)
+            words = self.packing.emit_words(e, e.at(at, codes_at), codes.top)
             integers = emit_sums(e, words, codes, records)
             tokens = zip(totals, integers, records, strict=True)
             return [_accumulate(e, total, sums, scales, record) for total, sums, record in tokens]
 
         def super_block(index: Value, totals: list[Value]) -> list[Value]:
-            start = e.at(tile, e.mul(index, self._super_bytes))
-            header, first = scaling.emit_header(e, start, factors), e.mul(index, scaling.super_block)
+            header, start = super_at(e.add(first_super, index))
+            before = e.mul(index, scaling.super_block)
 
-            def one(i: Offset, inner: list[Value]) -> list[Value]:
-                record = e.mul(e.add(first, i), RECORD_BYTES)
-                return block(start, header, i, [e.at(row, record) for row in rows], inner)
+            def one(i: Value, inner: list[Value]) -> list[Value]:
+                at, number = e.at(start, e.mul(i, self._block.size)), e.add(before, i)
+                if len(rows) > 1:
+                    emit_prefetch(e, at, self._block.size)
+                records = [e.at(row, e.mul(number, RECORD_BYTES)) for row in rows]
+                return block(header, at, e.add(number, first), records, inner)
 
-            return one(0, totals) if scaling.super_block == 1 else e.loop(scaling.super_block, totals, one)
+            if scaling.super_block == 1:
+                return one(e.integer(0), totals)
+            return e.loop(scaling.super_block, totals, one)
 
         def refine(row: Value, total: Value) -> Value:
             entries = e.at(row, e.mul(e.integer(blocks), RECORD_BYTES))
 
-            def one(number: Value, inner: list[Value]) -> list[Value]:
-                entry = e.at(entries, e.mul(number, REFINEMENT_BYTES))
-                index = e.convert(e.load(I32, entry, RECORD_BYTES), I64)
-                start = e.at(tile, e.mul(e.div(index, scaling.super_block), self._super_bytes))
-                header = scaling.emit_header(e, start, factors)
-                return block(start, header, e.remainder(index, scaling.super_block), [entry], inner)
+            def one(i: Value, inner: list[Value]) -> list[Value]:
+                entry = e.at(entries, e.mul(i, REFINEMENT_BYTES))
+                number = e.convert(e.load(I32, entry, RECORD_BYTES), I64)
+                header, start = super_at(e.div(number, scaling.super_block))
+                at = e.at(start, e.mul(e.remainder(number, scaling.super_block), self._block.size))
+                return block(header, at, number, [entry], inner)
 
             return e.loop(refinements, [total], one)[0]
 

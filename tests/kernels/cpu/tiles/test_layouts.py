@@ -12,7 +12,9 @@ import pytest
 from localllm.gguf_io import QuantType, Tensor
 from localllm.gguf_io.quants import dequantize, has_decomposition, is_supported
 from localllm.kernels.cpu.activations import RECORD_BYTES
-from localllm.kernels.cpu.compile import KernelCompiler, emit_module
+from localllm.kernels.cpu.compile import KernelCompiler, KernelSource, emit_module
+from localllm.kernels.cpu.emit import Emitter
+from localllm.kernels.cpu.ir_types import F32X16, Value
 from localllm.kernels.cpu.isa import PORTABLE_ARM, Isa, available_isas, choose_isa
 from localllm.kernels.cpu.tiles.layout import Activation, TileLayout
 from localllm.kernels.cpu.tiles.matmul import FIELDS, matmul_source
@@ -134,6 +136,33 @@ def test_every_type_on_the_best_instruction_set(kind: QuantType, cache: Path) ->
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
 def test_every_kind_on_the_other_instruction_sets(kind: QuantType, isa: Isa, cache: Path) -> None:
     check(KernelCompiler(isa, cache), kind, 16, 24 if kind.block_size == 1 else 2 * kind.block_size, (1, 2))
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+def test_blocks_from_the_middle_of_a_tile(kind: QuantType, cache: Path) -> None:
+    """One super-block at a time, added up, is the whole product."""
+    layout, together = layout_for(kind), max(1, kind.block_size // 32)
+    tensor = random_tensor(kind, 16, 3 * 32 * together)
+    tiles, blocks = layout.repack(tensor), 3 * together
+    values = np.random.default_rng(4).standard_normal((1, tensor.columns)).astype(np.float32)
+    activations, exact_values = activation_rows(layout, values)
+
+    def emit(e: Emitter, record: Value, step: Value, thread: Value) -> None:
+        tile, row, target = e.fields(record, 3)
+
+        def part(start: Value, carried: list[Value]) -> None:
+            at = e.at(row, e.mul(start, layout.activation.value))
+            (sums,) = layout.emit_dot(e, tile, together, [at], first=start)
+            e.store(e.add(e.load(F32X16, target), sums), target)
+
+        e.loop(blocks, [], part, step=together)
+
+    target = np.zeros(16, np.float32)
+    record = np.array([tiles.ctypes.data, activations.ctypes.data, target.ctypes.data], np.int64)
+    source = KernelSource("parts", f"{layout.name} {blocks}", emit)
+    KernelCompiler(choose_isa(), cache).compile(source).call(record.ctypes.data, 0, 0)
+    expected = (exact_values @ dequantize(tensor).astype(np.float64).T)[0]
+    np.testing.assert_allclose(target, expected, rtol=0, atol=1e-5 * np.abs(expected).max())
 
 
 def test_instruction_sets_give_nearly_equal_results(cache: Path) -> None:
