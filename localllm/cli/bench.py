@@ -13,17 +13,50 @@ from .options import load_options, split_options
 
 
 @click.command()
-@click.argument("model")
+@click.argument("model", required=False)
 @click.option("--prompt-tokens", "-p", type=click.IntRange(0), default=512, show_default=True, help="Prompt length.")
 @click.option("--decode-tokens", "-n", type=click.IntRange(0), default=128, show_default=True, help="Tokens to write.")
 @click.option("--depth", "-d", type=click.IntRange(0), default=0, show_default=True, help="Cached tokens before those.")
 @click.option("--repetitions", "-r", type=click.IntRange(1), default=5, show_default=True, help="Samples of each.")
+@click.option("--serve", "url", metavar="URL", help="Put load on a running server instead; MODEL is its name there.")
+@click.option("--clients", type=click.IntRange(1), multiple=True, help="With --serve: clients at a time; repeatable.")
+@click.option("--rate", type=click.FloatRange(0.001), multiple=True, help="With --serve: requests a second.")
+@click.option("--requests", type=click.IntRange(1), default=16, show_default=True, help="With --serve: of each level.")
+@click.option("--plot", type=click.Path(dir_okay=False), help="With --serve: write a chart (needs matplotlib).")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object.")
 @load_options
 def bench(
-    model: str, prompt_tokens: int, decode_tokens: int, depth: int, repetitions: int, as_json: bool, **options: Any
+    model: str | None,
+    prompt_tokens: int,
+    decode_tokens: int,
+    depth: int,
+    repetitions: int,
+    url: str | None,
+    clients: tuple[int, ...],
+    rate: tuple[float, ...],
+    requests: int,
+    plot: str | None,
+    as_json: bool,
+    **options: Any,
 ) -> None:
     """Measure how fast MODEL reads a prompt and writes an answer here: medians, after one round to warm up."""
+    if url is not None:
+        from .bench_serve import bench_serve
+
+        bench_serve(
+            url,
+            model,
+            clients=clients or (() if rate else (1, 4, 16)),
+            rates=rate,
+            requests=requests,
+            prompt_words=prompt_tokens,
+            tokens=decode_tokens,
+            as_json=as_json,
+            plot=plot,
+        )
+        return
+    if model is None:
+        raise click.UsageError("name a model to measure, or a running server with --serve URL")
     from localllm import benchmark
     from localllm.hardware import usable_cores
 

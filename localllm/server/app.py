@@ -14,6 +14,8 @@ from .completions import completions
 from .embeddings import embeddings
 from .gate import Gate
 from .information import health, metrics, model, models
+from .openapi import openapi
+from .page import page
 from .responses import responses
 from .service import Service
 from .tokens import apply_template, detokenize, tokenize
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
     from .pool import ModelPool
 
 ROUTES = [
+    Route("/", page, methods=["GET"]),
+    Route("/openapi.json", openapi, methods=["GET"]),
     Route("/health", health, methods=["GET"]),
     Route("/metrics", metrics, methods=["GET"]),
     Route("/v1/models", models, methods=["GET"]),
