@@ -32,6 +32,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "tokenize": ("localllm.cli.tokenize", "tokenize"),
     "perplexity": ("localllm.cli.perplexity", "perplexity"),
     "bench": ("localllm.cli.bench", "bench"),
+    "profile": ("localllm.cli.profile", "profile"),
     "plan": ("localllm.cli.plan", "plan"),
     "doctor": ("localllm.cli.doctor", "doctor"),
 }

@@ -10,6 +10,11 @@ import click
 from .options import Size
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    import numpy as np
+    import numpy.typing as npt
+
     from localllm.placement import Machine, ModelParts, Plan
 
 STEP = 2 * 2**30  # what "2 GB more" and "2 GB less" mean
@@ -39,6 +44,22 @@ def alternatives(parts: ModelParts, machine: Machine, budget: int) -> list[tuple
     return [(name, plan_placement(parts, machine, vram=size)) for name, size in choices if size >= 0]
 
 
+def frequencies_of(path: Path, layers: int) -> list[npt.NDArray[np.float64] | None] | None:
+    """Activation rates by layer from the model's profile, if there is one that fits; a line on stderr if not."""
+    from localllm.errors import ConfigurationError
+    from localllm.profiles import load_profile, profile_path
+
+    where = profile_path(path)
+    if not where.exists():
+        return None
+    try:
+        profile = load_profile(where, path)
+    except ConfigurationError as error:
+        click.echo(f"planned without a profile: {error}", err=True)
+        return None
+    return [profile.frequency(layer) for layer in range(layers)]
+
+
 @click.command()
 @click.argument("model")
 @click.option("--vram", type=Size(), help="GPU memory to plan for, such as 6GiB; default: what is free now.")
@@ -55,13 +76,17 @@ def plan(model: str, vram: int | None, context: int, kv: str, as_json: bool) -> 
 
     hardware = detect()
     machine = measure_machine(hardware)
-    with open_gguf(resolve_model(model).path) as file:
-        parts = parts_of(load_spec(file, context=context), context=context, kv_type=kv)
+    path = resolve_model(model).path
+    with open_gguf(path) as file:
+        spec = load_spec(file, context=context)
+        frequencies = frequencies_of(path, len(spec.layers))
+        parts = parts_of(spec, context=context, kv_type=kv, frequencies=frequencies)
         chosen = plan_placement(parts, machine, vram=vram)
         others = alternatives(parts, machine, chosen.budget) if chosen.budget else []
     if as_json:
         extra = {name: facts_of(other) for name, other in others}
-        click.echo(json.dumps({"model": model, **facts_of(chosen), "alternatives": extra}))
+        facts = {"model": model, **facts_of(chosen), "profiled": frequencies is not None}
+        click.echo(json.dumps({**facts, "alternatives": extra}))
         return
     mib = 2**20
     click.echo(f"{model}: {parts.nbytes / mib:.0f} MiB with KV for {context} tokens ({kv})")

@@ -85,7 +85,7 @@ def parts_of(
     *,
     context: int,
     kv_type: str = "f16",
-    frequencies: Sequence[npt.NDArray[np.float64]] | None = None,
+    frequencies: Sequence[npt.NDArray[np.float64] | None] | None = None,
 ) -> ModelParts:
     """Sizes of a model; `frequencies`, per layer, are a profile's activation rates of neurons or experts."""
     layout = KVLayout.of(spec)
