@@ -5,12 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from .errors import ExecutionError
 from .spec import LatentAttention
 
 if TYPE_CHECKING:
     from .spec import ModelSpec
 
 KVType = Literal["f32", "f16", "q8", "q4", "q2"]
+QUANTISED: frozenset[KVType] = frozenset({"q8", "q4", "q2"})
+SEAL_TOKENS = 128  # recent tokens of a quantised cache stay in full precision until this many can be sealed at once
 PAGE_SIZE = 16  # tokens; also the number of keys that a SIMD register row holds side by side
 
 
@@ -55,6 +58,11 @@ class KVLayout:
     def group_of(self, layer: int) -> int:
         """Index of the group that holds `layer`."""
         return next(i for i, group in enumerate(self.groups) if layer in group.layers)
+
+    def check_staging(self, kv_type: KVType, staging_pages: tuple[int, ...]) -> None:
+        """Raise ExecutionError when a quantised cache has no pages that rows can be written to."""
+        if kv_type in QUANTISED and (len(staging_pages) != len(self.groups) or not all(staging_pages)):
+            raise ExecutionError(f"a {kv_type} KV cache needs staging pages in each of its {len(self.groups)} groups")
 
     def values_per_token(self, group: int) -> int:
         """Stored numbers per token over all layers of a group."""

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .kv_layout import PAGE_SIZE
-from .step import GroupTables, Output, Step
+from .kv_layout import PAGE_SIZE, QUANTISED, SEAL_TOKENS
+from .step import GroupTables, Output, PageMove, Step
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     import numpy.typing as npt
 
@@ -18,9 +18,30 @@ if TYPE_CHECKING:
     from .kv_layout import KVLayout, KVType
 
 
+_SINK_PAGES = 1
+_SEALED_PAGES = SEAL_TOKENS // PAGE_SIZE
+
+
 def pages_for(layout: KVLayout, tokens: int) -> tuple[int, ...]:
     """How many pages every cache group needs to hold `tokens` tokens of one sequence."""
     return (-(-tokens // PAGE_SIZE),) * len(layout.groups)
+
+
+def allocate_for(executor: Executor, tokens: int, kv_type: KVType) -> None:
+    """Make the executor's KV cache anew, for one sequence of `tokens` tokens run by `simple_step`."""
+    groups = len(executor.layout.groups)
+    staging = _SINK_PAGES + _SEALED_PAGES if kv_type in QUANTISED else 0
+    executor.allocate_kv(pages_for(executor.layout, tokens), kv_type, (staging,) * groups)
+
+
+def chunks(start: int, stop: int, most: int, kv_type: KVType = "f32") -> Iterator[tuple[int, int]]:
+    """Divide the tokens from `start` to `stop` into steps of at most `most` rows that `simple_step` can make."""
+    while start < stop:
+        end = min(stop, start + most)
+        if kv_type in QUANTISED:
+            end = min(end, (start // SEAL_TOKENS + 1) * SEAL_TOKENS)
+        yield start, end
+        start = end
 
 
 def simple_step(
@@ -30,19 +51,25 @@ def simple_step(
     *,
     output_rows: npt.NDArray[np.int32] | None = None,
     output: Output = Output.LOGITS,
+    kv_type: KVType = "f32",
 ) -> Step:
     """A step over `tokens` at positions start, start + 1, ...; nothing evicted, position p in slot p of every group.
 
-    `output_rows` None: the output of every row.
+    `output_rows` None: the output of every row. Of a quantised cache the first page and those since the last multiple
+    of SEAL_TOKENS are in full precision; a step must not go beyond the next multiple (see `chunks`).
     """
     rows = len(tokens)
     positions = np.arange(start, start + rows, dtype=np.int64)
-    pages = np.arange(-(-(start + rows) // PAGE_SIZE), dtype=np.int32)[None, :]
+    entries = np.arange(-(-(start + rows) // PAGE_SIZE), dtype=np.int32)
+    slots = positions
+    moves: tuple[PageMove, ...] = ()
+    if kv_type in QUANTISED:
+        entries, slots, moves = _quantised(layout, entries, positions)
     tables = GroupTables(
-        pages=pages,
+        pages=entries[None, :],
         sink_tokens=np.zeros(1, np.int32),
         window_start=np.zeros(1, np.int64),
-        slots=positions,
+        slots=slots,
         row_index=positions.astype(np.int32),
     )
     return Step(
@@ -52,7 +79,27 @@ def simple_step(
         groups=(tables,) * len(layout.groups),
         output_rows=np.arange(rows, dtype=np.int32) if output_rows is None else output_rows,
         output=output,
+        moves=moves,
     )
+
+
+def _quantised(
+    layout: KVLayout, pages: npt.NDArray[np.int32], positions: npt.NDArray[np.int64]
+) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64], tuple[PageMove, ...]]:
+    """Page entries, slots and moves of a step: page p lies in the main pool, or in the staging pool as ~`recent(p)`."""
+    start = int(positions[0])
+    if int(positions[-1]) // SEAL_TOKENS != start // SEAL_TOKENS:
+        raise ValueError(f"a step over a quantised cache must not go beyond a multiple of {SEAL_TOKENS} tokens")
+    recent = np.where(pages < _SINK_PAGES, pages, _SINK_PAGES + pages % _SEALED_PAGES)
+    first = start // SEAL_TOKENS * _SEALED_PAGES
+    entries = np.where((pages < _SINK_PAGES) | (pages >= first), ~recent, pages).astype(np.int32)
+    slots = recent[positions // PAGE_SIZE].astype(np.int64) * PAGE_SIZE + positions % PAGE_SIZE
+    moves: tuple[PageMove, ...] = ()
+    if start % SEAL_TOKENS == 0:
+        sealed = range(max(_SINK_PAGES, first - _SEALED_PAGES), first)
+        groups = range(len(layout.groups))
+        moves = tuple(PageMove(group, ~int(recent[page]), page) for group in groups for page in sealed)
+    return entries, slots, moves
 
 
 def logits_of(
@@ -67,10 +114,9 @@ def logits_of(
 
     Allocates the executor's KV cache anew, for this sequence alone. `chunk` rows are run at a time (None: `max_rows`).
     """
-    executor.allocate_kv(pages_for(executor.layout, len(tokens)), kv_type, (0,) * len(executor.layout.groups))
-    size = min(chunk or executor.max_rows, executor.max_rows)
+    allocate_for(executor, len(tokens), kv_type)
     outputs = []
-    for start in range(0, len(tokens), size):
-        step = simple_step(executor.layout, tokens[start : start + size], start, output=output)
+    for start, stop in chunks(0, len(tokens), min(chunk or executor.max_rows, executor.max_rows), kv_type):
+        step = simple_step(executor.layout, tokens[start:stop], start, output=output, kv_type=kv_type)
         outputs.append(executor.forward(step).copy())
     return np.concatenate(outputs)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from localllm.kernels.kv_layout import KVLayout
-from localllm.kernels.single_sequence import pages_for, simple_step
+from localllm.kernels.single_sequence import allocate_for, chunks, simple_step
 from localllm.kernels.spec import LatentAttention, MixtureOfExperts
 
 if TYPE_CHECKING:
@@ -102,18 +102,19 @@ def run_benchmark(
     prompt = np.arange(100, 100 + max(prompt_tokens, depth, 1), dtype=np.int64) % vocabulary
     length = max(prompt_tokens, depth + decode_tokens, 1)
     layout = KVLayout.of(executor.spec)
-    executor.allocate_kv(pages_for(layout, length), kv_type, (0,) * len(layout.groups))
+    allocate_for(executor, length, kv_type)
     prefill, decode = [], []
     for repetition in range(repetitions + 1):
         if prompt_tokens:
             started = time.perf_counter()
-            _prefill(executor, layout, prompt[:prompt_tokens])
+            _prefill(executor, layout, prompt[:prompt_tokens], kv_type)
             prefill.append(prompt_tokens / (time.perf_counter() - started))
         if decode_tokens:
-            token = _prefill(executor, layout, prompt[:depth]) if depth else int(prompt[0])
+            token = _prefill(executor, layout, prompt[:depth], kv_type) if depth else int(prompt[0])
             started = time.perf_counter()
             for position in range(depth, depth + decode_tokens):
-                token = int(np.argmax(executor.forward(simple_step(layout, [token], position))[0]))
+                step = simple_step(layout, [token], position, kv_type=kv_type)
+                token = int(np.argmax(executor.forward(step)[0]))
             decode.append(decode_tokens / (time.perf_counter() - started))
         if progress is not None:
             progress(repetition)
@@ -122,14 +123,13 @@ def run_benchmark(
     )
 
 
-def _prefill(executor: Executor, layout: KVLayout, tokens: np.ndarray) -> int:
+def _prefill(executor: Executor, layout: KVLayout, tokens: np.ndarray, kv_type: KVType) -> int:
     """Run a prompt in chunks, the head for its last token only; returns the likeliest next token."""
     token = 0
-    for start in range(0, len(tokens), executor.max_rows):
-        chunk = tokens[start : start + executor.max_rows]
-        last = start + len(chunk) == len(tokens)
-        rows = np.array([len(chunk) - 1] if last else [], dtype=np.int32)
-        logits = executor.forward(simple_step(layout, chunk, start, output_rows=rows))
+    for start, stop in chunks(0, len(tokens), executor.max_rows, kv_type):
+        last = stop == len(tokens)
+        rows = np.array([stop - start - 1] if last else [], dtype=np.int32)
+        logits = executor.forward(simple_step(layout, tokens[start:stop], start, output_rows=rows, kv_type=kv_type))
         if last:
             token = int(np.argmax(logits[0]))
     return token

@@ -71,6 +71,7 @@ class LLM:
         from localllm.tokenizer import Tokenizer
 
         self._closed = False
+        self._kv: KVType = kv
         self.path = resolve_model(model, pull=pull).path
         self._file: GGUFFile = open_gguf(self.path)
         try:
@@ -128,7 +129,7 @@ class LLM:
 
         self._check_ids(ids)
         with self.executor() as executor:
-            return logits_of(executor, ids, kv_type="f16")
+            return logits_of(executor, ids, kv_type=self._kv)
 
     def generate(self, prompt: str | Sequence[int], **sampling: Any) -> Completion:
         """Continue a text or token ids; keywords are the fields of `SamplingParameters`."""
@@ -208,7 +209,7 @@ class LLM:
                 chunk = ids[start : start + context]
                 if self.tokenizer.adds_bos and self.tokenizer.bos_id is not None:
                     chunk[0] = self.tokenizer.bos_id
-                logits = logits_of(executor, chunk, kv_type="f16")
+                logits = logits_of(executor, chunk, kv_type=self._kv)
                 losses.append(_losses(logits[context // 2 : -1], chunk[context // 2 + 1 :]))
         return float(np.exp(np.mean(np.concatenate(losses))))
 

@@ -5,14 +5,17 @@ The arithmetic of a row is that of `attention`, operation by operation; keys tha
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
-from .attention_shape import SCORE_STRIDE, AttentionShape, State, store_head, update_state
+from .attention_sealed import SealedPages
+from .attention_shape import SCORE_STRIDE, AttentionShape, HeadPages, State, store_head, update_state
 from .compile import KernelSource
 from .ir_types import F32, F32X16, I32, I64, Value
 from .operation import Arguments, Kind, Operation, Rows, load_index, portion
 from .page_types import LANES, padded
+from .page_walk import walk_runs
 from .softmax import LOG2_E, MASKED, Chunk, RowPlan, chunk_of, key_numbers, merge, softcap, weights_of
 from .step_state import GroupWord, group_word
 
@@ -39,6 +42,7 @@ def attention_prefill(
     sink_queries: Rows,
     output: Rows,
     pages: int,
+    recent: int,
     group: int,
     learned_sinks: int,
     barrier: bool = True,
@@ -46,7 +50,7 @@ def attention_prefill(
     """Attend the tiles of a cache group; arguments as for `attention`. Not for latent attention."""
     arguments = (
         *(*queries.fields, *sink_queries.fields, *output.fields),
-        *(pages, 8 * group_word(group, GroupWord.ROWS), learned_sinks),
+        *(pages, recent, 8 * group_word(group, GroupWord.ROWS), learned_sinks),
     )
     source = KernelSource("attention_prefill", shape.key, lambda e, r, s, t: _emit(e, r, s, t, shape))
     return Operation(source, arguments, Kind.ATTENTION, barrier)
@@ -55,7 +59,7 @@ def attention_prefill(
 def _emit(e: Emitter, record: Value, step: Value, thread: Value, shape: AttentionShape) -> None:
     arguments = Arguments(e, record, thread)
     queries, sink_queries, output = arguments.rows(), arguments.rows(), arguments.rows()
-    pages, group_offset, learned_sinks = arguments.integers(3)
+    pages, recent, group_offset, learned_sinks = arguments.integers(4)
     group = e.add(step, group_offset)
     plans, tiles, count = (
         e.field(group, GroupWord.ROWS),
@@ -78,8 +82,7 @@ def _emit(e: Emitter, record: Value, step: Value, thread: Value, shape: Attentio
             query_strides=(queries.stride, sink_queries.stride),
             plan=e.add(plans, e.mul(row, 8 * RowPlan.SIZE)),
             tile=tile,
-            keys=e.add(pages, e.mul(kv_head, shape.pages.key_head_bytes)),
-            values=e.add(pages, e.add(e.mul(kv_head, shape.pages.value_head_bytes), shape.pages.value_offset)),
+            pages=HeadPages.of(e, shape, pages, recent, kv_head),
             output=e.at(output.row(row), e.mul(head, 4 * shape.value_dim)),
             output_stride=output.stride,
             learned_sink=e.at(learned_sinks, e.mul(head, 4)),
@@ -102,6 +105,8 @@ class _TileAttention:
         self.state = e.scratch(64 * State.SIZE)
         self.last, self.low, self.low_sink = (e.scratch(4 * TILE_ROWS) for _ in range(3))
         self.block = TILE_ROWS if e.isa.token_block >= 8 else 4  # rows whose sums are in registers together
+        self.sealed = None if shape.sealed is None else SealedPages(e, shape, shape.sealed, TILE_ROWS)
+        self.by_zeros = e.scratch(4 * TILE_ROWS)
 
     def emit(
         self,
@@ -111,15 +116,16 @@ class _TileAttention:
         query_strides: tuple[Value, Value],
         plan: Value,
         tile: Value,
-        keys: Value,
-        values: Value,
+        pages: HeadPages,
         output: Value,
         output_stride: Value,
         learned_sink: Value,
     ) -> None:
         """One head of one tile."""
         e = self.e
-        self.keys, self.values = keys, values
+        self.keys, self.values = pages.recent_keys, pages.recent_values
+        if self.sealed is not None:
+            self.sealed.place(pages.keys, pages.values, pages.bases)
         rows = e.field(tile, Tile.ROW_COUNT)
         final_plan = e.add(plan, e.mul(e.sub(rows, 1), 8 * RowPlan.SIZE))
         self._copy_rows((query, sink_query), query_strides, plan, rows)
@@ -178,48 +184,84 @@ class _TileAttention:
         self._add_values(table, first_page, pages)
 
     def _scores(self, chunk: Chunk, highest_low: Value, table: Value, first_page: Value, pages: Value) -> None:
-        e, kind = self.e, self.shape.pages.page_type
+        e, kind, sealed = self.e, self.shape.recent.floats, self.sealed
         query = e.select(chunk.is_sink, self.queries[1], self.queries[0])
         lows = e.select(chunk.is_sink, self.low_sink, self.low)
+
+        def recent_run(first: Value, stop: Value, _: Sequence[Value]) -> Sequence[Value]:
+            def page_scores(page: Value, _: list[Value]) -> None:
+                address = self._page(self.keys, table, page)
+
+                def block(row: Value, _: list[Value]) -> None:
+                    base = e.at(query, e.mul(row, self.query_stride))
+
+                    def channels(channel: Value, sums: list[Value]) -> list[Value]:
+                        for k in range(2):
+                            keys = kind.load_channel(e, address, e.add(channel, k))
+                            for t in range(self.block):
+                                q = e.load_splat(F32, LANES, base, e.mul(channel, 4), t * self.query_stride + 4 * k)
+                                sums[t] = e.fma(q, keys, sums[t])
+                        return sums
+
+                    sums = e.loop(self.key_width, [e.constant(F32X16, 0.0)] * self.block, channels, step=2)
+                    self._keep_scores(chunk, highest_low, lows, page, row, sums)
+
+                e.loop(TILE_ROWS, [], block, step=self.block)
+
+            return e.loop(stop, [], page_scores, start=first)
+
+        if sealed is None:
+            recent_run(first_page, pages, [])
+            return
+
+        def sealed_run(first: Value, stop: Value, _: Sequence[Value]) -> Sequence[Value]:
+            def page_scores(page: Value, _: list[Value]) -> None:
+                offset = sealed.offset(table, page)
+                sealed.load_factors(offset)
+
+                def scale(row: Value, _: list[Value]) -> None:
+                    zeros = sealed.scale_query(e.at(query, e.mul(row, self.query_stride)), row)
+                    e.store(zeros, self.by_zeros, e.mul(row, 4))
+
+                e.loop(TILE_ROWS, [], scale)
+
+                def block(row: Value, _: list[Value]) -> None:
+                    sums = sealed.sums(
+                        [offset], [e.at(sealed.query(row), t * sealed.stride) for t in range(self.block)]
+                    )
+                    for t in range(self.block):
+                        zeros = e.load_splat(F32, LANES, self.by_zeros, e.mul(row, 4), 4 * t)
+                        sums[t] = e.add(sums[t], zeros)
+                    self._keep_scores(chunk, highest_low, lows, page, row, sums)
+
+                e.loop(TILE_ROWS, [], block, step=self.block)
+
+            return e.loop(stop, [], page_scores, start=first)
+
+        walk_runs(e, table, first_page, pages, [], recent_run, sealed_run)
+
+    def _keep_scores(
+        self, chunk: Chunk, highest_low: Value, lows: Value, page: Value, row: Value, sums: list[Value]
+    ) -> None:
+        """Finish and store one page's scores of some rows, masked where a row must not see a key."""
+        e = self.e
         least_last = e.convert(e.load(I32, self.last), I64)
-
-        def page_scores(page: Value, _: list[Value]) -> None:
-            address = self._page(self.keys, table, page)
-            first_key = e.add(chunk.start, e.mul(page, LANES))
-            seen_by_all = e.bit_and(
-                e.compare("<=", e.add(first_key, LANES - 1), least_last), e.compare(">=", first_key, highest_low)
-            )
-            numbers = key_numbers(e, first_key)
-
-            def block(row: Value, _: list[Value]) -> None:
-                base = e.at(query, e.mul(row, self.query_stride))
-
-                def channels(channel: Value, sums: list[Value]) -> list[Value]:
-                    for k in range(2):
-                        keys = kind.load_channel(e, address, e.add(channel, k))
-                        for t in range(self.block):
-                            q = e.load_splat(F32, LANES, base, e.mul(channel, 4), t * self.query_stride + 4 * k)
-                            sums[t] = e.fma(q, keys, sums[t])
-                    return sums
-
-                sums = e.loop(self.key_width, [e.constant(F32X16, 0.0)] * self.block, channels, step=2)
-                target = e.at(self.scores, e.mul(row, SCORE_STRIDE), e.mul(page, 4 * LANES))
-                scores = [softcap(e, s, self.shape.softcap) for s in sums]
-                with e.either(seen_by_all) as (then, otherwise):
-                    with then:
-                        for t, score in enumerate(scores):
-                            e.store(score, target, t * SCORE_STRIDE)
-                    with otherwise:
-                        for t, score in enumerate(scores):
-                            last, low = (
-                                e.load_splat(I32, LANES, array, e.mul(row, 4), 4 * t) for array in (self.last, lows)
-                            )
-                            visible = e.bit_and(e.compare("<=", numbers, last), e.compare(">=", numbers, low))
-                            e.store(e.select(visible, score, MASKED), target, t * SCORE_STRIDE)
-
-            e.loop(TILE_ROWS, [], block, step=self.block)
-
-        e.loop(pages, [], page_scores, start=first_page)
+        first_key = e.add(chunk.start, e.mul(page, LANES))
+        seen_by_all = e.bit_and(
+            e.compare("<=", e.add(first_key, LANES - 1), least_last), e.compare(">=", first_key, highest_low)
+        )
+        numbers = key_numbers(e, first_key)
+        target = e.at(self.scores, e.mul(row, SCORE_STRIDE), e.mul(page, 4 * LANES))
+        scores = [softcap(e, s, self.shape.softcap) for s in sums]
+        with e.either(seen_by_all) as (then, otherwise):
+            with then:
+                for t, score in enumerate(scores):
+                    e.store(score, target, t * SCORE_STRIDE)
+            with otherwise:
+                for t, score in enumerate(scores):
+                    last, low = (e.load_splat(I32, LANES, array, e.mul(row, 4), 4 * t) for array in (self.last, lows))
+                    visible = e.bit_and(e.compare("<=", numbers, last), e.compare(">=", numbers, low))
+                    e.store(e.select(visible, score, MASKED), target, t * SCORE_STRIDE)
 
     def _weights(self, row: Value, first_page: Value, pages: Value) -> None:
         e = self.e
@@ -243,41 +285,80 @@ class _TileAttention:
         e.store(e.horizontal_sum(total), self._state(State.CHUNK_TOTAL, row))
 
     def _add_values(self, table: Value, first_page: Value, pages: Value) -> None:
-        e, shape, kind = self.e, self.shape, self.shape.pages.page_type
+        e, sealed = self.e, self.sealed
+        if sealed is None:
+            self._add_channels(table, first_page, pages, self.scores, (0, self.value_width))
+            return
+        for group, members in enumerate(sealed.groups()):
+
+            def scale(row: Value, _: list[Value], group: int = group) -> None:
+                source, target = (e.at(base, e.mul(row, SCORE_STRIDE)) for base in (self.scores, sealed.weights))
+                zeros = sealed.scale_weights(group, table, first_page, pages, [source], [target])[0]
+                e.store(zeros, self.by_zeros, e.mul(row, 4))
+
+            e.loop(TILE_ROWS, [], scale)
+            self._add_channels(table, first_page, pages, sealed.weights, (members.start, members[-1] + LANES))
+
+    def _add_channels(
+        self, table: Value, first_page: Value, pages: Value, weights: Value, channels: tuple[int, int]
+    ) -> None:
+        """Add the weighted values of the chunk to the sums of some channels [first, stop)."""
+        e, sealed = self.e, self.sealed
 
         def block(row: Value, _: list[Value]) -> None:
-            base = e.at(self.scores, e.mul(row, SCORE_STRIDE))
+            base = e.at(weights, e.mul(row, SCORE_STRIDE))
 
-            def channels(channel: Value, _: list[Value]) -> None:
-                def page_values(page: Value, sums: list[Value]) -> list[Value]:
-                    address = self._page(self.values, table, page)
-                    weights = e.at(base, e.mul(page, 4 * LANES))
-
-                    def slots(slot: Value, sums: list[Value]) -> list[Value]:
-                        for k in range(2):
-                            value = kind.load_value(e, address, shape.pages.value_dim, e.add(slot, k), channel)
-                            for t in range(self.block):
-                                weight = e.load_splat(F32, LANES, weights, e.mul(slot, 4), t * SCORE_STRIDE + 4 * k)
-                                sums[t] = e.fma(weight, value, sums[t])
-                        return sums
-
-                    return e.loop(LANES, sums, slots, step=2)
-
-                sums = e.loop(pages, [e.constant(F32X16, 0.0)] * self.block, page_values, start=first_page)
+            def one(channel: Value, _: list[Value]) -> None:
+                sums = self._sum_values(table, first_page, pages, base, channel)
                 for t in range(self.block):
                     at = e.add(row, t)
+                    if sealed is not None:
+                        sums[t] = e.add(sums[t], e.load_splat(F32, LANES, self.by_zeros, e.mul(at, 4)))
                     factors = [self._state(which, at) for which in (State.OLD_FACTOR, State.NEW_FACTOR)]
                     old, new = (e.load_splat(F32, LANES, factor) for factor in factors)
                     target = self._sum(at, channel)
                     e.store(merge(e, e.load(F32X16, target), sums[t], old, new), target)
 
-            e.loop(self.value_width, [], channels, step=LANES)
+            e.loop(channels[1], [], one, start=channels[0], step=LANES)
 
         e.loop(TILE_ROWS, [], block, step=self.block)
 
+    def _sum_values(self, table: Value, first_page: Value, pages: Value, base: Value, channel: Value) -> list[Value]:
+        """16 channels of the weighted values over all pages, for a block of rows whose weights are at `base`."""
+        e, shape, kind, sealed = self.e, self.shape, self.shape.recent.floats, self.sealed
+
+        def recent_run(start: Value, stop: Value, sums: list[Value]) -> list[Value]:
+            def page_values(page: Value, sums: list[Value]) -> list[Value]:
+                address = self._page(self.values, table, page)
+                weights = e.at(base, e.mul(page, 4 * LANES))
+
+                def slots(slot: Value, sums: list[Value]) -> list[Value]:
+                    for k in range(2):
+                        value = kind.load_value(e, address, shape.pages.value_dim, e.add(slot, k), channel)
+                        for t in range(self.block):
+                            weight = e.load_splat(F32, LANES, weights, e.mul(slot, 4), t * SCORE_STRIDE + 4 * k)
+                            sums[t] = e.fma(weight, value, sums[t])
+                    return sums
+
+                return e.loop(LANES, sums, slots, step=2)
+
+            return e.loop(stop, sums, page_values, start=start)
+
+        zeros = [e.constant(F32X16, 0.0)] * self.block
+        if sealed is None:
+            return recent_run(first_page, pages, zeros)
+
+        def sealed_run(start: Value, stop: Value, sums: list[Value]) -> list[Value]:
+            def page_values(page: Value, sums: list[Value]) -> list[Value]:
+                weights = [e.at(base, e.mul(page, 4 * LANES), t * SCORE_STRIDE) for t in range(self.block)]
+                return sealed.add_values(table, page, [channel], weights, sums)
+
+            return e.loop(stop, sums, page_values, start=start)
+
+        return walk_runs(e, table, first_page, pages, zeros, recent_run, sealed_run)
+
     def _page(self, base: Value, table: Value, number: Value) -> Value:
-        e = self.e
-        return e.at(base, e.mul(load_index(e, table, number), self.shape.pages.page_bytes))
+        return self.e.at(base, self.shape.recent_offset(self.e, load_index(self.e, table, number)))
 
     def _state(self, which: State, row: Value) -> Value:
         return self.e.at(self.state, 64 * which, self.e.mul(row, 4))

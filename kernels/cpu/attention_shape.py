@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from .ir_types import F32X16, Value
 from .page_types import LANES, PageShape, padded
+from .quantised_pages import QuantisedPages, recent_shape
 from .softmax import CHUNK, merge, merge_factors
 
 if TYPE_CHECKING:
@@ -39,6 +40,22 @@ class AttentionShape:
     learned_sinks: bool
 
     @property
+    def sealed(self) -> QuantisedPages | None:
+        """The type of the pages that are not float16, in a quantised cache."""
+        kind = self.pages.page_type
+        return kind if isinstance(kind, QuantisedPages) else None
+
+    @property
+    def recent(self) -> PageShape:
+        """The pages that rows are written to."""
+        return recent_shape(self.pages)
+
+    def recent_offset(self, e: Emitter, entry: Value) -> Value:
+        """Of a page that rows are written to, from the first: its entry is ~number in a quantised cache."""
+        number = entry if self.sealed is None else e.bit_xor(entry, -1)
+        return e.mul(number, self.recent.page_bytes)
+
+    @property
     def query_stride(self) -> int:
         """Bytes between the query heads of a row."""
         return 4 * padded(self.pages.key_dim)
@@ -57,6 +74,38 @@ class AttentionShape:
     def key(self) -> str:
         """Identifies the kernels."""
         return f"{self.pages} {self.group} {self.value_dim} {self.softcap} {self.learned_sinks}"
+
+
+@dataclass(frozen=True, slots=True)
+class HeadPages:
+    """Addresses of one KV head in page 0: of the pages that rows are written to, and of quantised ones."""
+
+    recent_keys: Value
+    recent_values: Value
+    keys: Value
+    values: Value
+    bases: Value
+
+    @classmethod
+    def of(cls, e: Emitter, shape: AttentionShape, pages: Value, recent: Value, kv_head: Value) -> HeadPages:
+        """Those of a head; `pages` and `recent` are the addresses of both pages 0."""
+
+        def place(base: Value, size: int, offset: int) -> Value:
+            return e.add(base, e.add(e.mul(kv_head, size), offset))
+
+        near, far = shape.recent, shape.pages
+        return cls(
+            recent_keys=place(recent, near.key_head_bytes, 0),
+            recent_values=place(recent, near.value_head_bytes, near.value_offset),
+            keys=place(pages, far.key_head_bytes, 0),
+            values=place(pages, far.value_head_bytes, far.value_offset),
+            bases=place(pages, 2, far.extra_offset),
+        )
+
+    @property
+    def all(self) -> list[Value]:
+        """As arguments."""
+        return [self.recent_keys, self.recent_values, self.keys, self.values, self.bases]
 
 
 def update_state(e: Emitter, state: Value) -> None:

@@ -82,7 +82,7 @@ class CpuExecutor:
             layout=self.layout,
             weights=self._weights,
             workspace=Workspace(self._threads, self.max_rows),
-            pages=[LayerPages(shape, 0) for shape in shapes],
+            pages=[LayerPages(shape, 0, shape, 0) for shape in shapes],
             logits=Rows(0, 4 * padded(self.spec.vocabulary_size)),
             hidden=Rows(0, 4 * BLOCK * blocks_of(self.spec.hidden_size)),
             tokens=self._tokens.ctypes.data,
@@ -97,10 +97,12 @@ class CpuExecutor:
     def allocate_kv(self, pages: tuple[int, ...], kv_type: KVType, staging_pages: tuple[int, ...] = ()) -> None:
         """Make the page pools and everything that depends on them: buffers, operation tables, kernels."""
         shapes = page_shapes(self.spec, self.layout, page_type(kv_type))
+        self.layout.check_staging(kv_type, staging_pages)
         self._pool = None
-        self._pool = KVPool(self.layout, shapes, pages)
+        self._pool = KVPool(self.layout, shapes, pages, staging_pages)
         workspace = Workspace(self._threads, self.max_rows)
-        max_parts = max(64, 2 * (max(pages) // CHUNK_PAGES + 2))
+        most = max(pages) + max(staging_pages, default=0)
+        max_parts = max(64, 2 * (most // CHUNK_PAGES + 2))
         self._environment = replace(
             self._environment, workspace=workspace, pages=self._pool.layers, max_parts=max_parts
         )

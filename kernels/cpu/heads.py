@@ -102,13 +102,13 @@ def store_keys(
 
     def emit(e: Emitter, record: Value, step: Value, thread: Value) -> None:
         work = _Heads(e, record, step, thread, norm, turn, stride)
-        place = _Place(e, step, work.arguments, shape)
+        place, floats = _Place(e, step, work.arguments, shape), shape.floats
 
         def unit(row: Value, head: Value) -> None:
             page, slot = place.of(row)
             keys = e.at(page, e.mul(head, shape.key_head_bytes))
             for offset, value in work.head(row, head):
-                shape.page_type.store_key(e, value, keys, e.integer(offset // 4), slot)
+                floats.store_key(e, value, keys, e.integer(offset // 4), slot)
 
         work.emit(unit, work.stop)
 
@@ -124,13 +124,13 @@ def store_values(shape: PageShape, *, source: Rows, stride: int, pages: int, gro
 
     def emit(e: Emitter, record: Value, step: Value, thread: Value) -> None:
         work = _Heads(e, record, step, thread, NO_NORM, turn, stride)
-        place = _Place(e, step, work.arguments, shape)
+        place, floats = _Place(e, step, work.arguments, shape), shape.floats
 
         def unit(row: Value, head: Value) -> None:
             page, slot = place.of(row)
             values = e.at(page, shape.value_offset, e.mul(head, shape.value_head_bytes))
             for offset, value in work.head(row, head):
-                shape.page_type.store_value(e, value, values, shape.value_dim, slot, e.integer(offset // 4))
+                floats.store_value(e, value, values, shape.value_dim, slot, e.integer(offset // 4))
 
         work.emit(unit, work.stop)
 

@@ -16,7 +16,7 @@ from .attention_prefill import attention_prefill
 from .attention_shape import AttentionShape
 from .heads import NO_NORM, HeadNorm, Turn, head_stride, rotate_queries, store_keys, store_values
 from .linear import Matrix, linear
-from .lowering import BLOCK, Lowering, blocks_of
+from .lowering import BLOCK, LayerPages, Lowering, blocks_of
 from .normalise import NormKind, NormWeights, normalise
 from .operation import Kind, Rows
 from .page_types import padded
@@ -53,7 +53,7 @@ def lower_attention(lowering: Lowering, index: int, block: Attention, scale: flo
     key_norm = _head_norm(lowering, f"{name} key norm", block, block.key_norm, block.kv_heads)
     sink_queries = lowering.shared("sink queries", block.heads * key_stride)
     common = {"heads": block.heads, "stride": key_stride, "scale": query_scale(block.scale, block.softcap)}
-    place = {"pages": pages.address, "group": group}
+    place = {"pages": pages.recent_address, "group": group}
     lowering.add(
         rotate_queries(
             query_norm,
@@ -65,14 +65,14 @@ def lower_attention(lowering: Lowering, index: int, block: Attention, scale: flo
             **common,  # type: ignore[arg-type]
         ),
         rotate_queries(query_norm, turn, source=queries, target=queries, barrier=False, **common),  # type: ignore[arg-type]
-        store_keys(key_norm, turn, pages.shape, source=keys, stride=key_stride, barrier=False, **place),
-        store_values(pages.shape, source=values, stride=head_stride(block.value_dim), barrier=True, **place),
+        store_keys(key_norm, turn, pages.recent, source=keys, stride=key_stride, barrier=False, **place),
+        store_values(pages.recent, source=values, stride=head_stride(block.value_dim), barrier=True, **place),
     )
     learned = 0
     if block.sinks is not None:
         sinks = block.sinks
         learned = environment.weights.vector(f"{name} sinks", lambda: dequantize(sinks).astype(np.float32))
-    attended = attend(lowering, shape, queries, sink_queries, pages.address, group, learned, prefill=True)
+    attended = attend(lowering, shape, queries, sink_queries, pages, group, learned, prefill=True)
     blocks = blocks_of(block.heads * block.value_dim)
     output = environment.weights.matrix(f"{name} output", [block.output.weight], biases=[block.output.bias])
     read_format = output.layout.activation
@@ -90,7 +90,7 @@ def attend(
     shape: AttentionShape,
     queries: Rows,
     sink_queries: Rows,
-    pages: int,
+    pages: LayerPages,
     group: int,
     learned: int,
     *,
@@ -101,7 +101,10 @@ def attend(
     width = 4 * BLOCK * blocks_of(shape.pages.heads * shape.group * shape.value_dim)
     parts = environment.workspace.words(f"parts {shape.part_bytes}", shape.part_bytes * environment.max_parts)
     output = lowering.local("attended values", width)
-    common = {"queries": queries, "sink_queries": sink_queries, "pages": pages, "group": group}
+    common = {
+        **{"queries": queries, "sink_queries": sink_queries, "group": group},
+        **{"pages": pages.address, "recent": pages.recent_address},
+    }
     tiles = prefill and not lowering.single
     if tiles:
         lowering.add(

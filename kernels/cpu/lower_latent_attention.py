@@ -64,7 +64,7 @@ def lower_latent_attention(lowering: Lowering, index: int, block: LatentAttentio
         ),
     )
     shape = AttentionShape(pages.shape, block.heads, latent, None, False)
-    attended = attend(lowering, shape, queries, sink_queries, pages.address, group, 0, prefill=False)
+    attended = attend(lowering, shape, queries, sink_queries, pages, group, 0, prefill=False)
     blocks = blocks_of(block.heads * block.value_dim)
     kind, stride = Kind.ATTENTION_OUTPUT, head_stride(block.value_dim)
     values = lowering.shared("attended heads", 4 * BLOCK * blocks_of(block.heads * stride // 4))

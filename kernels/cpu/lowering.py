@@ -42,10 +42,12 @@ def blocks_of(columns: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class LayerPages:
-    """Where a layer's pages are."""
+    """Where a layer's pages are, and those that rows are written to (of a quantised cache others, else the same)."""
 
     shape: PageShape
     address: int  # of page 0
+    recent: PageShape
+    recent_address: int
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -28,7 +28,7 @@ def padded(count: int, multiple: int = LANES) -> int:
 
 
 class PageType(Protocol):
-    """A storage type of pages."""
+    """A storage type of pages. `FloatPages` can be written number by number, `QuantisedPages` only as a whole."""
 
     @property
     def name(self) -> str:
@@ -40,19 +40,8 @@ class PageType(Protocol):
     def value_bytes(self, value_dim: int) -> int:
         """Bytes of one head's values in a page."""
 
-    def load_channel(self, e: Emitter, keys: Value, channel: Value) -> Value:
-        """One channel of the 16 keys of a page."""
-
-    def store_key(self, e: Emitter, vector: Value, keys: Value, channel: Value, slot: Value) -> None:
-        """16 neighbouring channels of the key in a slot."""
-
-    def load_value(self, e: Emitter, values: Value, value_dim: int, slot: Value, channel: Value | int) -> Value:
-        """16 neighbouring channels of the value in a slot."""
-
-    def store_value(
-        self, e: Emitter, vector: Value, values: Value, value_dim: int, slot: Value, channel: Value
-    ) -> None:
-        """16 neighbouring channels of the value in a slot."""
+    def extra_bytes(self, heads: int) -> int:
+        """Bytes of a page behind all keys and values."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +59,10 @@ class FloatPages:
     def value_bytes(self, value_dim: int) -> int:
         """[16][value_dim] numbers."""
         return padded(value_dim) * LANES * self.size
+
+    def extra_bytes(self, heads: int) -> int:
+        """None."""
+        return 0
 
     def load_channel(self, e: Emitter, keys: Value, channel: Value) -> Value:
         """A row of the transposed page."""
@@ -145,7 +138,19 @@ class PageShape:
     @property
     def page_bytes(self) -> int:
         """A whole page of the layer."""
+        return self.extra_offset + self.page_type.extra_bytes(self.heads)
+
+    @property
+    def extra_offset(self) -> int:
+        """From the start of a page to what lies behind its values."""
         return self.heads * (self.key_head_bytes + self.value_head_bytes)
+
+    @property
+    def floats(self) -> FloatPages:
+        """The page type, of pages that rows are written to."""
+        if not isinstance(self.page_type, FloatPages):
+            raise TypeError(f"rows cannot be written to {self.page_type.name} pages")
+        return self.page_type
 
     @property
     def values_are_keys(self) -> bool:

@@ -36,8 +36,7 @@ def attend(x: Real, block: Attention, step: Step, tables: GroupTables, stored: L
             return _normalise_heads(rotate(vectors, positions, block.rope), norm, weights)
         return rotate(_normalise_heads(vectors, norm, weights), positions, block.rope)
 
-    stored.keys[tables.slots] = placed(key, block.key_norm, step.positions)
-    stored.values[tables.slots] = value
+    stored.write(tables.slots, placed(key, block.key_norm, step.positions), value)
     far_query = placed(query, block.query_norm, step.positions)
     sink_query = far_query
     if step.sink_positions is not None:
@@ -45,7 +44,7 @@ def attend(x: Real, block: Attention, step: Step, tables: GroupTables, stored: L
 
     attended = np.zeros((rows, block.heads, block.value_dim), x.dtype)
     sink_logits = None if block.sinks is None else weights.array(block.sinks)
-    for view in _sequences(step, tables, block.window):
+    for view in _sequences(step, tables, stored, block.window):
         keys = _spread(stored.keys[view.slots].astype(x.dtype), block.heads)
         values = _spread(stored.values[view.slots].astype(x.dtype), block.heads)
         scores = np.einsum("mhd,lhd->mhl", far_query[view.rows], keys)
@@ -79,12 +78,12 @@ def attend_latent(
     compressed = weights.linear(x, block.key_value_down)
     latent = normalise(compressed[:, : block.latent_rank], block.latent_norm, weights)
     turned = rotate(compressed[:, None, block.latent_rank :], step.positions, block.rope)
-    stored.keys[tables.slots] = np.concatenate([latent[:, None], turned], axis=-1)
+    stored.write(tables.slots, np.concatenate([latent[:, None], turned], axis=-1), None)
     far_query = placed(step.positions)
     sink_query = far_query if step.sink_positions is None else placed(step.sink_positions)
 
     attended = np.zeros((rows, block.heads, block.value_dim), x.dtype)
-    for view in _sequences(step, tables, block.window):
+    for view in _sequences(step, tables, stored, block.window):
         keys = stored.keys[view.slots, 0].astype(x.dtype)
         scores = far_query[view.rows] @ keys.T
         sinks = slice(0, view.sinks)
@@ -100,12 +99,12 @@ class _SequenceView:
 
     __slots__ = ("rows", "sinks", "slots", "visible")
 
-    def __init__(self, step: Step, tables: GroupTables, sequence: int, window: int | None) -> None:
+    def __init__(self, step: Step, tables: GroupTables, stored: LayerPages, sequence: int, window: int | None) -> None:
         self.rows = np.flatnonzero(step.sequences == sequence)
         own = tables.row_index[self.rows].astype(np.int64)
         index = np.arange(own.max() + 1)
         page = tables.pages[sequence, index // PAGE_SIZE].astype(np.int64)
-        self.slots = page * PAGE_SIZE + index % PAGE_SIZE
+        self.slots = stored.slots_of(page, index)
         self.sinks = int(tables.sink_tokens[sequence])
         key_positions = np.where(index < self.sinks, index, tables.window_start[sequence] + index - self.sinks)
         key_positions[own] = step.positions[self.rows]  # in a tree, siblings share a position
@@ -124,9 +123,9 @@ def _near(step: Step) -> npt.NDArray[np.int64]:
     return step.positions if step.sink_positions is None else step.sink_positions
 
 
-def _sequences(step: Step, tables: GroupTables, window: int | None) -> Iterator[_SequenceView]:
+def _sequences(step: Step, tables: GroupTables, stored: LayerPages, window: int | None) -> Iterator[_SequenceView]:
     for sequence in np.unique(step.sequences):
-        yield _SequenceView(step, tables, int(sequence), window)
+        yield _SequenceView(step, tables, stored, int(sequence), window)
 
 
 def _shares(scores: Real, cap: float | None, visible: npt.NDArray[np.bool_], sink_logits: Real | None) -> Real:

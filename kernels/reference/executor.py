@@ -49,8 +49,8 @@ class ReferenceExecutor:
         self._cache: PagedCache | None = None
 
     def allocate_kv(self, pages: tuple[int, ...], kv_type: KVType, staging_pages: tuple[int, ...] = ()) -> None:
-        """Make the page pools; UnsupportedModelError for a quantised `kv_type`."""
-        self._cache = PagedCache(self.layout, pages, kv_type, self._dtype)
+        """Make the page pools; UnsupportedModelError for a quantised `kv_type` with latent attention."""
+        self._cache = PagedCache(self.spec, self.layout, pages, kv_type, self._dtype, staging_pages)
 
     def forward(self, step: Step) -> npt.NDArray[np.float32]:
         """Run the rows of `step`: [R, vocabulary] logits or [R, hidden], float32."""

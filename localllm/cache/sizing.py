@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from localllm.kernels.kv_layout import PAGE_SIZE
+from localllm.kernels.kv_layout import PAGE_SIZE, QUANTISED, SEAL_TOKENS
 
 from .cache import PoolSizes
 from .native_window import NativeWindowPolicy
@@ -14,11 +14,7 @@ if TYPE_CHECKING:
 
     from .policy import Policy
 
-SEAL_TOKENS = 128  # recent tokens stay in full precision until this many can be quantised at once
-
-
 PRECISE_PAGES = 8  # sink pages of a sequence that stay in full precision
-QUANTISED: frozenset[KVType] = frozenset({"q8", "q4", "q2"})
 
 
 def pool_sizes(layout: KVLayout, policy: Policy, kv_type: KVType, *, parallel: int, step_rows: int) -> PoolSizes:
