@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
-import sys
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -80,12 +80,13 @@ def serve(models: tuple[str, ...], **options: Any) -> None:
         )
 
     server = Server(make_pool, server_options, _announce)
-    try:
+    with contextlib.suppress(SystemExit):  # uvicorn's way to say that it could not listen
         server.run()
-    except SystemExit:  # uvicorn's way to say that it could not listen, which it logged
-        sys.exit(1)
     if not server.started:
-        sys.exit(1)
+        raise ConfigurationError(
+            f"cannot listen on {settings.host}:{settings.port}",
+            hint="Is another server running there? Choose another with --port (0 takes a free one) or --host.",
+        )
 
 
 def _source(name: str, keywords: dict[str, Any]) -> ModelSource:
@@ -110,4 +111,4 @@ def _announce(host: str, port: int) -> None:
 def _log(*, verbose: bool) -> None:
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.WARNING)
     logging.getLogger("localllm.server").setLevel(logging.DEBUG if verbose else logging.INFO)
-    logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
+    logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL if not verbose else logging.INFO)

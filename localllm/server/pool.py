@@ -143,10 +143,6 @@ class ModelPool:
         """Memory that a model needs: measured once it was loaded, else estimated."""
         return self._slots[name].bytes
 
-    def failure(self) -> LocalLLMError | None:
-        """Why the first model that could not be loaded could not."""
-        return next((slot.error for slot in self._slots.values() if slot.error is not None), None)
-
     def find(self, name: str) -> str:
         """The served name; APIError 404 for one that is not served. Nothing is loaded or fetched."""
         if name in self._slots:

@@ -1,0 +1,54 @@
+"""The command `serve`: what it says when it cannot start."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import pytest
+
+from localllm.cli import main
+
+
+def fails(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
+    with pytest.raises(SystemExit) as end:
+        main(["serve", *arguments])
+    assert isinstance(end.value.code, int)
+    return end.value.code, capsys.readouterr().err
+
+
+def test_no_model(capsys: pytest.CaptureFixture[str]) -> None:
+    code, text = fails([], capsys)
+    assert code == 2
+    assert "no model" in text
+
+
+def test_unknown_model(capsys: pytest.CaptureFixture[str]) -> None:
+    code, text = fails(["no-such-model"], capsys)
+    assert code == 1
+    assert text.startswith("error: ")
+
+
+def test_two_models_of_one_name(data_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = str(data_folder / "models" / "arcee.gguf")
+    code, text = fails([model, model], capsys)
+    assert code == 1
+    assert "arcee" in text
+
+
+def test_every_page_without_a_key(data_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, text = fails([str(data_folder / "models" / "arcee.gguf"), "--cors-origin", "*"], capsys)
+    assert code == 1
+    assert "API key" in text
+
+
+def test_a_port_that_is_taken(data_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        code, text = fails([str(data_folder / "models" / "arcee.gguf"), "--port", port], capsys)
+    assert code == 1
+    assert port in text
+    assert "--port" in text
+    assert "Traceback" not in text
