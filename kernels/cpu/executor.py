@@ -63,8 +63,8 @@ class CpuExecutor:
         self._team = ThreadTeam(self._compiler, self._threads)
         self._governors = {single: ThreadGovernor(self._threads) for single in (True, False)}
         self._tokens, self._list = np.zeros(self.max_rows, np.int64), np.zeros(self.max_rows, np.int64)
-        self._token_view, self._list_view = memoryview(self._tokens), memoryview(self._list)
-        self._words = memoryview(self._team.words)
+        self._token_view, self._list_view = self._tokens.data, self._list.data
+        self._words = self._team.words.data
         self._tied = tied(spec)
         self._weights = Weights()
         self._ropes = RopeTables()

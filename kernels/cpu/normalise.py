@@ -126,7 +126,7 @@ def _emit_refinements(
             quants = e.convert(e.load(I8X16, record, 16 * k), F32)
             halves.append(e.fma(scale, quants, value))
         entry = e.at(out, e.mul(blocks, RECORD_BYTES), e.mul(number, REFINEMENT_BYTES))
-        emit_quantize_block(e, *halves, entry)
+        emit_quantize_block(e, halves[0], halves[1], entry)
         e.store(e.convert(index, I32), entry, RECORD_BYTES)
 
     e.loop(refinements, [], refine)

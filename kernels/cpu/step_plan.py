@@ -44,9 +44,9 @@ class GroupPlan:
             self._one_items[:, field] = np.arange(max_parts)
         self._one_items[:, Item.LAST_CHUNK] = np.arange(1, max_parts + 1)
         self._one_pages = np.zeros(max_parts * CHUNK_PAGES, np.int32)
-        self._row_view = memoryview(self._rows.reshape(-1))
-        self._merge_view = memoryview(self._merges.reshape(-1))
-        self._slot_view = memoryview(self._slots)
+        self._row_view = self._rows.reshape(-1).data
+        self._merge_view = self._merges.reshape(-1).data
+        self._slot_view = self._slots.data
         self._addresses = tuple(
             array.ctypes.data
             for array in (self._rows, self._one_items, self._tile_items, self._merges, self._slots, self._one_pages)
