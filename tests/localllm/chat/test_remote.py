@@ -220,7 +220,8 @@ def test_addresses_and_servers_that_cannot_work(endpoint: Endpoint) -> None:
     load: Callable[[RemoteBackend], None] = lambda backend: backend.load(lambda _: None)  # noqa: E731
     with pytest.raises(RequestError, match="has no model 'third'"):
         load(RemoteBackend(endpoint.url, "third"))
-    for models in ([], {"data": 5}, {}):
+    wrong: tuple[Any, ...] = ([], {"data": 5}, {})
+    for models in wrong:
         endpoint.models = models
         with pytest.raises(ExecutionError, match="does not answer like an OpenAI server"):
             load(RemoteBackend(endpoint.url))
