@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
@@ -67,26 +66,26 @@ class EventStream(Response):
 
     async def _send(self, send: Send) -> None:
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-        following: asyncio.Task[bytes] | None = None
-        try:
+        loop = asyncio.get_running_loop()
+        last = loop.time()
+
+        async def ping() -> None:
             while True:
-                following = following or asyncio.ensure_future(anext(self._events))
-                done, _ = await asyncio.wait({following}, timeout=PING_SECONDS)
-                if not done:
-                    await send({"type": "http.response.body", "body": b": working\n\n", "more_body": True})
-                    continue
-                try:
-                    data = following.result()
-                except StopAsyncIteration:
-                    break
-                finally:
-                    following = None
-                await send({"type": "http.response.body", "body": data, "more_body": True})
+                await asyncio.sleep(last + PING_SECONDS - loop.time())
+                if loop.time() >= last + PING_SECONDS:
+                    await put(b": working\n\n")
+
+        async def put(data: bytes) -> None:
+            nonlocal last
+            last = loop.time()
+            await send({"type": "http.response.body", "body": data, "more_body": True})
+
+        pings = asyncio.create_task(ping())
+        try:
+            async for data in self._events:
+                await put(data)
         finally:
-            if following is not None:
-                following.cancel()
-                with contextlib.suppress(BaseException):
-                    await following
+            pings.cancel()
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 

@@ -144,6 +144,23 @@ def test_a_reader_that_does_not_read(serve: Serve) -> None:
     wait_until(lambda: nothing_runs(server))
 
 
+def test_a_long_wait_is_filled_with_comments(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that nothing on the way takes the connection for dead."""
+    monkeypatch.setattr("localllm.server.stream.PING_SECONDS", 0.05)
+    server = serve()
+    server.model.executor.say("late")
+    server.model.executor.gate.clear()
+    connection = send(server, asking(True))
+    received = b""
+    while received.count(b": working\n\n") < 3:
+        received += connection.recv(1000)
+    server.model.executor.gate.set()
+    while b"[DONE]" not in received:
+        received += connection.recv(1000)
+    connection.close()
+    assert received.count(b"data: {") >= 5
+
+
 def test_several_answers_are_all_cancelled(serve: Serve) -> None:
     server = serve(model={"context": 4096})
     server.model.executor.delay = 0.005

@@ -1,0 +1,153 @@
+"""A real model behind the real command: killed and started again, ended by SIGTERM, scored, many at once."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import numpy as np
+import pytest
+from running_server import wait_until
+
+pytestmark = pytest.mark.real_model
+
+PROMPTS = [f"Tell me something about the number {number}." for number in range(8)]
+
+
+class Process:
+    """`localllm serve` as a user runs it, on a free port."""
+
+    def __init__(self, model: Path, *options: str) -> None:
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+        command = [sys.executable, "-m", "localllm", "serve", str(model), "--port", "0", "--context", "2048", *options]
+        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
+        assert self.process.stderr is not None
+        line = self.process.stderr.readline()
+        found = re.search(r"http://127\.0\.0\.1:(\d+)", line)
+        assert found, line
+        self.url = found[0]
+        self.name = model.stem
+        self.client = httpx2.Client(base_url=self.url, timeout=120, verify=False)
+
+    def chat(self, text: str, **fields: Any) -> dict[str, Any]:
+        body = {"model": self.name, "messages": [{"role": "user", "content": text}], **fields}
+        response = self.client.post("/v1/chat/completions", json=body)
+        assert response.status_code == 200, response.text
+        reply: dict[str, Any] = response.json()
+        return reply
+
+    def end(self, number: signal.Signals) -> str:
+        """Send a signal; returns the log."""
+        self.process.send_signal(number)
+        _, log = self.process.communicate(timeout=60)
+        self.client.close()
+        return log
+
+
+@pytest.fixture(scope="module")
+def server(smollm2_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
+    monkeypatch = pytest.MonkeyPatch()
+    monkeypatch.setenv("LOCALLLM_HOME", str(tmp_path_factory.mktemp("home")))
+    one = Process(smollm2_path, "--parallel", "8")
+    yield one
+    if one.process.poll() is None:
+        one.end(signal.SIGTERM)
+    monkeypatch.undo()
+
+
+def test_an_answer(server: Process) -> None:
+    reply = server.chat("What is the capital of France?", temperature=0, max_tokens=16)
+    assert "Paris" in reply["choices"][0]["message"]["content"]
+
+
+def test_scores_equal_a_direct_forward_pass(server: Process, smollm2_path: Path) -> None:
+    """As evaluation harnesses ask: echo, logprobs, one more token."""
+    from localllm import LLM
+
+    text = "The quick brown fox jumps over the lazy dog. It was the best of times, it was the worst of times."
+    with LLM(smollm2_path, context=2048) as llm:
+        ids = llm.tokenizer.encode_prompt(text)
+        logits = llm.logits(ids).astype(np.float64)
+    rows = logits[:-1] - logits[:-1].max(axis=1, keepdims=True)
+    expected = rows[np.arange(len(ids) - 1), ids[1:]] - np.log(np.exp(rows).sum(axis=1))
+    body = {"model": server.name, "prompt": [ids], "echo": True, "logprobs": 1, "max_tokens": 1, "temperature": 0}
+    scored = server.client.post("/v1/completions", json=body).json()["choices"][0]["logprobs"]
+    np.testing.assert_allclose(scored["token_logprobs"][1 : len(ids)], expected, atol=1e-4)
+    assert math.isfinite(scored["token_logprobs"][-1])
+
+
+def test_answers_at_once_are_those_alone(server: Process) -> None:
+    def fields(number: int) -> dict[str, Any]:
+        return {"seed": number, "temperature": 0.8, "max_tokens": 24}
+
+    alone = [server.chat(prompt, **fields(n))["choices"][0]["message"]["content"] for n, prompt in enumerate(PROMPTS)]
+
+    async def together() -> list[str]:
+        async with httpx2.AsyncClient(base_url=server.url, timeout=120, verify=False) as client:
+
+            async def one(number: int, prompt: str) -> str:
+                body = {"model": server.name, "messages": [{"role": "user", "content": prompt}], **fields(number)}
+                reply = await client.post("/v1/chat/completions", json=body)
+                return str(reply.json()["choices"][0]["message"]["content"])
+
+            return await asyncio.gather(*(one(number, prompt) for number, prompt in enumerate(PROMPTS)))
+
+    assert asyncio.run(together()) == alone
+    assert len(set(alone)) > 1
+
+
+def test_json_of_a_real_model(server: Process) -> None:
+    schema = {
+        "type": "object",
+        "properties": {"city": {"type": "string", "maxLength": 20}, "large": {"type": "boolean"}},
+        "required": ["city", "large"],
+        "additionalProperties": False,
+    }
+    wanted = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
+    reply = server.chat("Describe Paris.", response_format=wanted, temperature=0, max_tokens=100)
+    value = json.loads(reply["choices"][0]["message"]["content"])
+    assert set(value) == {"city", "large"}
+    tools = [{"type": "function", "function": {"name": "weather", "parameters": schema}}]
+    called = server.chat("Weather?", tools=tools, tool_choice="required", parallel_tool_calls=False, max_tokens=200)
+    (call,) = called["choices"][0]["message"]["tool_calls"]
+    assert set(json.loads(call["function"]["arguments"])) == {"city", "large"}
+
+
+def test_killed_in_the_middle_and_started_again(server: Process, smollm2_path: Path) -> None:
+    """The last test of this module: it kills the module's server. The next one answers, then ends as it should."""
+    body = {"model": server.name, "prompt": "Once upon a time", "max_tokens": 1500, "stream": True, "ignore_eos": True}
+    with server.client.stream("POST", "/v1/completions", json=body) as response:
+        lines = response.iter_lines()
+        assert next(lines).startswith("data:")
+        server.process.kill()
+        with pytest.raises(httpx2.HTTPError):
+            list(lines)
+    server.end(signal.SIGKILL)
+    again = Process(smollm2_path)
+    with again.client.stream("POST", "/v1/completions", json={**body, "max_tokens": 100}) as response:
+        lines = response.iter_lines()
+        assert next(lines).startswith("data:")
+        again.process.send_signal(signal.SIGTERM)
+
+        def is_draining() -> bool:
+            return bool(httpx2.get(f"{again.url}/health", verify=False).json()["status"] == "draining")
+
+        wait_until(is_draining)
+        refused = httpx2.post(f"{again.url}/v1/completions", json={**body, "stream": False}, verify=False)
+        assert refused.status_code == 503
+        assert [line for line in lines if line][-1] == "data: [DONE]"
+    _, log = again.process.communicate(timeout=60)
+    again.client.close()
+    assert again.process.returncode == 0
+    assert "Traceback" not in log
+    assert "Once upon" not in log
