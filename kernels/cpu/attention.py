@@ -112,9 +112,10 @@ def _emit(e: Emitter, record: Value, step: Value, thread: Value, shape: Attentio
 
 
 def _query_split(e: Emitter, units: Value, threads: Value, group: int) -> Value:
-    """Into how many parts the query heads of a KV head are divided, so that few units still occupy all threads."""
-    enough = e.bit_or(e.compare("==", e.remainder(units, threads), 0), e.compare(">=", units, e.mul(threads, 4)))
-    return e.select(enough, e.integer(1), group)
+    """Into how many parts the query heads of a KV head are divided: if without it the threads' shares differ much."""
+    rounds = e.div(e.add(units, e.sub(threads, 1)), threads)
+    fair = e.compare("<=", e.mul(e.mul(rounds, threads), 4), e.mul(units, 5))
+    return e.select(fair, e.integer(1), group)
 
 
 def heads_together(e: Emitter, shape: AttentionShape) -> int:

@@ -156,13 +156,15 @@ class _TileAttention:
 
         def row_of(row: Value, _: list[Value]) -> None:
             number = e.min(row, e.sub(rows, 1))
-            for source, stride, target in zip(sources, strides, self.queries, strict=True):
+            has_sinks = e.compare(">", e.field(plan, RowPlan.SINKS), 0)
+            widths = (e.integer(self.key_width), e.select(has_sinks, e.integer(self.key_width), 0))
+            for source, stride, target, width in zip(sources, strides, self.queries, widths, strict=True):
                 first, own = e.at(source, e.mul(number, stride)), e.at(target, e.mul(row, self.query_stride))
 
                 def copy(channel: Value, _: list[Value], source: Value = first, target: Value = own) -> None:
                     e.store(e.load(F32X16, source, e.mul(channel, 4)), target, e.mul(channel, 4))
 
-                e.loop(self.key_width, [], copy, step=LANES)
+                e.loop(width, [], copy, step=LANES)
             own = e.add(plan, e.mul(number, 8 * RowPlan.SIZE))
             for field, target in (
                 (RowPlan.LAST, self.last),

@@ -6,8 +6,10 @@ block and fills it from the mapped file; later lowerings find the same pieces at
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -54,7 +56,7 @@ class Weights:
         self._derived: dict[str, Tensor] = {}
         self._vectors: dict[str, Piece] = {}
         self._regions: dict[str, Piece] = {}
-        self._fills: list[tuple[Piece, Callable[[npt.NDArray[np.uint8]], None]]] = []
+        self._tasks: list[tuple[int, Callable[[], None]]] = []
 
     def matrix(
         self,
@@ -104,7 +106,7 @@ class Weights:
             values = np.ascontiguousarray(make(), np.float32).reshape(-1)
             piece = self.arena.take(4 * (padded(len(values)) + TILE))
             self._vectors[name] = piece
-            self._fills.append((piece, lambda target: _fill_vector(target, values)))
+            self._fill(piece, lambda target: _fill_vector(target, values))
         return piece.address
 
     def blob(self, name: str, make: Callable[[], npt.NDArray[np.uint8]]) -> int:
@@ -113,7 +115,7 @@ class Weights:
         if piece is None:
             content = make().reshape(-1)
             piece = self._vectors[name] = self.arena.take(len(content))
-            self._fills.append((piece, lambda target: np.copyto(target, content)))
+            self._fill(piece, lambda target: np.copyto(target, content))
         return piece.address
 
     def region(self, name: str, size: int, fill: Callable[[npt.NDArray[np.uint8]], None]) -> int:
@@ -121,20 +123,27 @@ class Weights:
         piece = self._regions.get(name)
         if piece is None:
             piece = self._regions[name] = self.arena.take(size)
-            self._fills.append((piece, fill))
+            self._fill(piece, fill)
         return piece.address
 
-    def load(self, progress: Callable[[LoadProgress], None] | None) -> None:
-        """Allocate what was planned and fill it."""
+    def load(self, progress: Callable[[LoadProgress], None] | None, threads: int = 1) -> None:
+        """Allocate what was planned and fill it with several threads."""
         self.arena.allocate()
-        total = max(1, sum(piece.size for piece, _ in self._fills))
-        done = 0
-        for piece, fill in self._fills:
-            if progress is not None:
-                progress(LoadProgress("repacking weights", done / total))
-            fill(piece.bytes)
-            done += piece.size
-        self._fills.clear()
+        total, done = max(1, sum(size for size, _ in self._tasks)), 0
+        with ThreadPoolExecutor(threads) as pool:
+            futures = {pool.submit(fill): size for size, fill in self._tasks}
+            for future in as_completed(futures):
+                future.result()
+                done += futures[future]
+                if progress is not None:
+                    progress(LoadProgress("repacking weights", done / total))
+        self._tasks.clear()
+        # Later lowerings ask derived tensors for their shape and type only.
+        self._derived = {name: replace(tensor, data=tensor.data[:0]) for name, tensor in self._derived.items()}
+
+    def _fill(self, piece: Piece, fill: Callable[[npt.NDArray[np.uint8]], None]) -> None:
+        """Have a piece filled when the weights are loaded."""
+        self._tasks.append((piece.size, lambda: fill(piece.bytes)))
 
     def _plan_matrix(
         self, name: str, tensors: Sequence[Tensor], order: Order | None, biases: Sequence[Tensor | None], exact: bool
@@ -152,11 +161,11 @@ class Weights:
         tile_bytes = layout.tile_bytes(tensors[0].columns)
         size = stack * tiles * tile_bytes
         piece = self.arena.take(size)
-        self._fills.append((piece, lambda target: _fill_matrix(target, layout, tensors, order, stack)))
+        self._tasks.extend(_matrix_tasks(piece, layout, tensors, order, stack))
         bias = None
         if any(b is not None for b in biases):
             bias = self.arena.take(4 * len(order) * stack)
-            self._fills.append((bias, lambda target: _fill_bias(target, tensors, biases, order, stack)))
+            self._fill(bias, lambda target: _fill_bias(target, tensors, biases, order, stack))
         return _TiledMatrix(layout, piece, bias, tiles, tile_bytes, blocks, stack)
 
 
@@ -165,11 +174,12 @@ def same_type(*tensors: Tensor) -> bool:
     return len({(tensor.quant_type, tensor.columns, tensor.shape[:-2]) for tensor in tensors}) == 1
 
 
-def _fill_matrix(
-    target: npt.NDArray[np.uint8], layout: TileLayout, tensors: Sequence[Tensor], order: Order, stack: int
-) -> None:
-    """Tiles of each tensor in turn; the rows of a tile are of one tensor, or zeros."""
-    tiles = target.reshape(stack, len(order) // TILE, -1)
+def _matrix_tasks(
+    piece: Piece, layout: TileLayout, tensors: Sequence[Tensor], order: Order, stack: int
+) -> Iterator[tuple[int, Callable[[], None]]]:
+    """Repack runs of tiles of each tensor; the rows of a tile are of one tensor, or zeros."""
+    count = len(order) // TILE
+    tile_bytes = piece.size // (stack * count)
     starts = np.cumsum([0, *(tensor.rows for tensor in tensors)])
     owners = np.searchsorted(starts, order.reshape(-1, TILE).max(axis=1), side="right") - 1
     for index in range(stack):
@@ -180,10 +190,17 @@ def _fill_matrix(
                 part = mine[first : first + _TILES_AT_ONCE]
                 rows = order.reshape(-1, TILE)[part].reshape(-1)
                 rows = np.where(rows < 0, -1, rows - starts[number])
-                if part[-1] - part[0] == len(part) - 1:
-                    layout.repack(matrix, tiles[index, part[0] : part[-1] + 1], rows)
-                else:
-                    tiles[index, part] = layout.repack(matrix, None, rows)
+                fill = partial(_repack, piece, layout, matrix, rows, part + index * count, stack * count)
+                yield len(part) * tile_bytes, fill
+
+
+def _repack(piece: Piece, layout: TileLayout, matrix: Tensor, rows: Order, places: Order, count: int) -> None:
+    """Rows of a matrix to the tiles at these places."""
+    tiles = piece.bytes.reshape(count, -1)
+    if places[-1] - places[0] == len(places) - 1:
+        layout.repack(matrix, tiles[places[0] : places[-1] + 1], rows)
+    else:
+        tiles[places] = layout.repack(matrix, None, rows)
 
 
 def _fill_bias(
