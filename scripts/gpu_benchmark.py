@@ -163,6 +163,7 @@ def main() -> None:
     parser.add_argument("--rows", default="2,4,8,32")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--compile", default="")
+    parser.add_argument("--compile-only", action="store_true")
     parser.add_argument("--workers", type=int, default=14)
     given = parser.parse_args()
     wanted = given.only.split(",")
@@ -170,15 +171,16 @@ def main() -> None:
         compile_one(given.compile)
         return
     jobs = [
-        f"{m}:{a}:{w}:{given.rows}"
-        for m in given.models.split(",")
-        for a in given.arithmetic.split(",")
-        for w in wanted
+        f"{model}:{arithmetic}:{kind}:{count}"
+        for model in given.models.split(",")
+        for arithmetic in given.arithmetic.split(",")
+        for kind in wanted
+        for count in (sorted(given.rows.split(","), key=int, reverse=True) if kind == "batch" else "1")
     ]
     start = time.time()
     compile_all(jobs, given.workers)
     print(f"compiled in {time.time() - start:.0f} s", flush=True)
-    for model in given.models.split(","):
+    for model in () if given.compile_only else given.models.split(","):
         for arithmetic in given.arithmetic.split(","):
             measure(model, arithmetic, wanted, [int(r) for r in given.rows.split(",")], given.repeats)
 

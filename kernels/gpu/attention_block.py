@@ -81,13 +81,19 @@ class AttentionBlock:
         out = self._attended(attention)
         crosses = bool(formats & Format.BYTES) and block.value_dim % 16 != 0  # groups of quants would cross heads
         target, stored = (space.latents, Format.NATURAL) if crosses else (out, formats)
-        if self._inputs.bucket.decode and self._inputs.bucket.pages <= _SHORT_PAGES:
+        if self._few_short(block.heads):
             self._attend_one(attention, pool, group, target, stored, part.count)
         else:
             self._prepare(attention, pool, group, part.count)
             self._attend(attention, pool, group, target, stored)
         if crosses:
             flow.normalise(target.natural, target.padded, None, formats, out)
+
+    def _few_short(self, heads: int) -> bool:
+        """Whether attention is best without tensor cores: decoding few rows over a short context."""
+        gpu, bucket = self._machine.gpu, self._inputs.bucket
+        few = gpu.interpreted or bucket.rows * heads <= 2 * gpu.processors
+        return bucket.decode and few and bucket.pages <= _SHORT_PAGES
 
     def _prepare(self, attention: GpuAttention, pool: LayerPool, group: int, parts: int) -> None:
         space, block, bucket = self._machine.workspace, attention.block, self._inputs.bucket
@@ -166,11 +172,12 @@ class AttentionBlock:
         gpu, longest = self._machine.gpu, self._inputs.bucket.pages * PAGE_SIZE
         if gpu.interpreted:
             return 32, 2 if longest >= 512 and programs <= 32 else 1, 4
-        keys = max(16, 256 * 128 * 2 // (width * pool.keys.element_size()))
+        warps = 8 if programs <= gpu.processors else 4
+        keys = max(16, warps * 32 * 128 * 2 // (width * pool.keys.element_size()))
         splits = 1
         while 2 * splits * programs <= 4 * gpu.processors and longest // splits > 2 * keys:
             splits *= 2
-        return min(keys, 256), splits, 8
+        return min(keys, 256), splits, warps
 
     def _latent(self, flow: Flow, attention: GpuLatentAttention, pool: LayerPool, group: int) -> None:
         machine, space, block = self._machine, self._machine.workspace, attention.block

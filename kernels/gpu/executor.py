@@ -275,6 +275,8 @@ class GpuExecutor:
         if self._model.unpacked_types:
             names = ", ".join(sorted(kind.name for kind in self._model.unpacked_types))
             line += f"; {names} kept as 8 bits with a scale per 16"
+        if self._model.turned:
+            line += "; matrices stored a row a neuron kept as float16"
         return line
 
     def close(self) -> None:

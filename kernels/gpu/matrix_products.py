@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from .library_products import byte_pointers, store_activated
+from .library_products import byte_pointers
 from .linear import GpuLinear, nonlinearity
 from .programs import gemm as gemm_programs
 
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 LIBRARY_ROWS = 192  # from so many rows on, dequantising a matrix first costs less than doing it tile by tile
 INNER_SCALE = 64.0  # a block's inner activations are stored divided by this: gemm.SHORT_SCALE
 MOST_SPLITS = 8
-_ACTIVATION_SPLITS = 2
 
 
 class MatrixProducts:
@@ -93,14 +92,6 @@ class MatrixProducts:
         one, other = first.matrices[0], up.matrices[0]
         if self._uses_library(x.short, rows) or one.shape != other.shape:
             self._library.activated(gate, up, x.short, rows, kind, out.short)
-            return
-        if self._splits_activation(rows) and gate is not None:
-            size = _ACTIVATION_SPLITS * rows * up.rows
-            sums = self._library.products[:size], self._library.products[size : 2 * size]
-            for part, y in zip((gate, up), sums, strict=True):
-                self.plain(part, x, rows, y, splits=_ACTIVATION_SPLITS)
-            steps = _ACTIVATION_SPLITS, rows * up.rows, up.rows, up.rows
-            store_activated(self.gpu, *sums, rows, *steps, out.short, out.padded, kind, (None, None))
             return
         given: dict[str, Any] = {
             "stride": out.padded,
@@ -238,10 +229,6 @@ class MatrixProducts:
         if rows <= 64:
             return 16 if rows <= 16 else 32 if rows <= 32 else 64, 64, 4 if rows <= 32 else 2, 4, 3
         return 128, 64 if end == gemm_programs.GATED.value else 128, 1, 8, 3
-
-    def _splits_activation(self, rows: int) -> bool:
-        """Whether gate and up are better split and activated by a kernel of their own, so that more programs read."""
-        return not self.gpu.interpreted and rows <= 32
 
     def _uses_library(self, x: torch.Tensor, rows: int) -> bool:
         return not self.gpu.interpreted and rows >= LIBRARY_ROWS and x.dtype != torch.float32

@@ -111,7 +111,10 @@ class GpuLayer:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GpuModel:
-    """All weights. `frequencies` float64 [ropes, pairs], `pairs` and `magnitudes` describe the distinct ropes."""
+    """All weights. `frequencies` float64 [ropes, pairs], `pairs` and `magnitudes` describe the distinct ropes.
+
+    `unpacked_types` are kept as bytes with a scale per 16; `turned`: matrices stored a row a neuron became float16.
+    """
 
     spec: ModelSpec
     layout: KVLayout
@@ -126,6 +129,7 @@ class GpuModel:
     magnitudes: torch.Tensor
     ones: torch.Tensor
     unpacked_types: frozenset[QuantType]
+    turned: bool
 
     @property
     def rope_tables(self) -> int:
@@ -142,6 +146,7 @@ class ModelBuilder:
         self._norms: dict[int, GpuNorm] = {}
         self._ropes: list[Rope] = []
         self._unpacked: set[QuantType] = set()
+        self._turned = False
 
     def build(self) -> GpuModel:
         """The model, filled or only counted."""
@@ -167,6 +172,7 @@ class ModelBuilder:
             torch.tensor([rope.magnitude for rope in self._ropes], dtype=torch.float32, device=device),
             torch.ones(spec.hidden_size, dtype=torch.float32, device=device),
             frozenset(self._unpacked),
+            self._turned,
         )
 
     def _layer(self, index: int, layer: Layer) -> GpuLayer:
@@ -248,6 +254,7 @@ class ModelBuilder:
     def _down(self, linear: Linear, transposed: bool) -> GpuLinear:
         if not transposed:
             return self._linear(linear)
+        self._turned = True
         return GpuLinear((self._memory.transposed(linear.weight),), self._memory.vector(linear.bias))
 
     def _joined(self, linears: Sequence[Linear]) -> GpuLinear:

@@ -6,8 +6,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from .activations import Activation, Format
+from .families import Form
 from .linear import GpuLinear, PendingNorm, nonlinearity
 from .programs import gemv as gemv_programs
+from .programs import gemv_two as two_programs
 
 if TYPE_CHECKING:
     import torch
@@ -81,11 +83,15 @@ class VectorProducts:
             return Tile(step, 1, 4)
         if self.arithmetic == "float32" or family.dense:
             return Tile(step, 1, 2 if family.bits < 16 and end == gemv_programs.PLAIN.value else 1)
+        if rows > 1 and units > 128:  # a long row in few steps: they are unrolled, and compiling takes its time
+            return Tile(step, 4, 1) if whole else Tile(step, 2, 1)
         if rows > 1:
             return Tile(32, 4, 1) if whole and rows == 2 else Tile(32, 2, 2) if whole else Tile(32, 2, 1)
         if end == gemv_programs.RESIDUAL.value:
             return Tile(step, 1, 4) if units <= 128 else Tile(step, 2, 2)
-        return Tile(32, 1, 4) if whole else Tile(step, 1, 2)
+        if whole:  # one warp with all 16 rows where its registers suffice
+            return Tile(32, 1, 4) if family.bits == 4 and family.form is Form.HALF else Tile(32, 2, 2)
+        return Tile(step, 1, 2)
 
     def _launch(
         self,
@@ -169,6 +175,10 @@ class VectorProducts:
         softcap: float | None = None,
     ) -> None:
         """y [rows, stride] = softcap(factor * (x W^T + bias))."""
+        whole = factor == 1.0 and softcap is None
+        if whole and len(linear.matrices) == 2 and not any(m.shape.family.dense for m in linear.matrices):
+            self._two(linear, x, rows, y, stride, norm)
+            return
         start = 0
         for matrix in linear.matrices:
             bias = self.gpu.nothing if linear.bias is None else linear.bias[start:]
@@ -189,6 +199,48 @@ class VectorProducts:
                 SOFTCAP=softcap or 0.0,
             )
             start += matrix.shape.rows
+
+    def _two(
+        self, linear: GpuLinear, x: Activation, rows: int, y: torch.Tensor, stride: int, norm: PendingNorm | None
+    ) -> None:
+        """`plain` for two matrices that are packed differently, in one launch."""
+        one, two = linear.matrices
+        tile = self.tile(two, rows, gemv_programs.PLAIN.value)
+        nothing = self.gpu.nothing
+        programs = -(-one.shape.rows // tile.rows)
+        two_programs.gemv_two[(programs + -(-two.shape.rows // tile.rows),)](
+            one.numbers,
+            one.high,
+            one.scales,
+            one.supers,
+            two.numbers,
+            two.high,
+            two.scales,
+            two.supers,
+            *self.inputs(one, x),
+            nothing if norm is None else norm.square_sums,
+            0.0 if norm is None else norm.eps,
+            y,
+            nothing if linear.bias is None else linear.bias,
+            N=one.shape.rows,
+            N_B=two.shape.rows,
+            K=one.shape.columns,
+            KP=one.shape.padded_columns,
+            M=1 if rows == 1 else 2 if rows == 2 else 4,
+            U=tile.units,
+            W=tile.warps_over_rows,
+            G=tile.groups,
+            BITS=one.shape.family.bits,
+            FORM=one.shape.family.form.value,
+            BITS_B=two.shape.family.bits,
+            FORM_B=two.shape.family.form.value,
+            BYTES=self.arithmetic == "int8",
+            HAS_BIAS=linear.bias is not None,
+            NORM_PARTS=0 if norm is None else norm.parts,
+            STRIDE=stride,
+            PROGRAMS=programs,
+            **self.gpu.early(tile.warps),
+        )
 
     def activated(
         self,

@@ -147,7 +147,7 @@ def make_workspace(gpu: Gpu, model: GpuModel, vectors: VectorProducts, rows: int
         partial_sums=floats(partial_words(gpu, model) // 8),
         counters=integers(4096),
         scratch=gpu.empty((scratch,), short),
-        products=floats(min(max(many, 4 * min(many, 32)) * 2 * inner, 64 << 20)),
+        products=floats(min(many * 2 * inner, 64 << 20)),
         head_x=buffer(hidden, few, max(outputs, few), Format.NATURAL),
         logits=floats(max(outputs, few), vocabulary),
         best_values=floats(max(outputs, few) * 64 * 64),

@@ -38,6 +38,32 @@ def _product(
 
 
 @triton.jit
+def _two_products(
+    quants, high, scales, supers, quants_b, high_b, scales_b, supers_b, x, row, x_row, x_ok, KP: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, PB: tl.constexpr, BITS: tl.constexpr, FORM: tl.constexpr, TYPE: tl.constexpr,
+):
+    """[BN, BM] sums of two matrices over all pairs, in one loop: more is under way at a time."""
+    k = tl.arange(0, PB * 32)
+    acc = tl.zeros([BN, BM], tl.float32)
+    acc_b = tl.zeros([BN, BM], tl.float32)
+    at = x + x_row[None, :] * KP + (k // 32 * 64 + k % 32)[:, None]
+    for p0 in range(0, KP // 64, PB):
+        low, far = tile_weights(quants, high, scales, supers, row, p0, KP, BN, PB, BITS, FORM, TYPE)
+        low_b, far_b = tile_weights(quants_b, high_b, scales_b, supers_b, row, p0, KP, BN, PB, BITS, FORM, TYPE)
+        if (KP // 64) % PB == 0:
+            ok = x_ok[None, :]
+        else:
+            ok = x_ok[None, :] & (p0 + k // 32 < KP // 64)[:, None]
+        x0 = tl.load(at + p0 * 64, mask=ok, other=0.0)
+        x1 = tl.load(at + p0 * 64 + 32, mask=ok, other=0.0)
+        acc = tl.dot(low, x0, acc, input_precision="ieee")
+        acc_b = tl.dot(low_b, x0, acc_b, input_precision="ieee")
+        acc = tl.dot(far, x1, acc, input_precision="ieee")
+        acc_b = tl.dot(far_b, x1, acc_b, input_precision="ieee")
+    return acc, acc_b
+
+
+@triton.jit
 def gemm(
     quants, high, scales, supers, quants_b, high_b, scales_b, supers_b, x, y, bias, bias_b, M, slots, experts, factor,
     N: tl.constexpr, KP: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, PB: tl.constexpr, SPLITS: tl.constexpr,
@@ -83,10 +109,17 @@ def gemm(
     CHUNK: tl.constexpr = tl.cdiv(tl.cdiv(PAIRS, SPLITS), PB) * PB
     first = split * CHUNK
     last = tl.minimum(first + CHUNK, PAIRS)
-    o = (
-        _product(quants, high, scales, supers, x, row, x_row, ok, first, last, KP, BM, BN, PB, BITS, FORM, TYPE)
-        * factor
-    )
+    if END == GATED:
+        o, u = _two_products(
+            quants, high, scales, supers, quants_b, high_b, scales_b, supers_b, x, row, x_row, ok, KP, BM, BN, PB,
+            BITS, FORM, TYPE,
+        )
+        u = u * factor
+    else:
+        o = _product(
+            quants, high, scales, supers, x, row, x_row, ok, first, last, KP, BM, BN, PB, BITS, FORM, TYPE
+        )
+    o = o * factor
     mask = (n < N)[:, None] & ok[None, :]
     if HAS_BIAS:
         shift = tl.load(bias + n, mask=n < N, other=0.0)
@@ -95,13 +128,6 @@ def gemm(
         tl.store(y + split * (M * STRIDE) + out_row[None, :] * STRIDE + n[:, None], o, mask=mask)
     else:
         if END == GATED:
-            u = (
-                _product(
-                    quants_b, high_b, scales_b, supers_b, x, row, x_row, ok, first, last, KP, BM, BN, PB, BITS, FORM,
-                    TYPE,
-                )
-                * factor
-            )
             if HAS_BIAS:
                 u += tl.load(bias_b + n, mask=n < N, other=0.0)[:, None]
             o = gated(o, u, ACTIVATION)

@@ -21,15 +21,18 @@ _OWN = Path(__file__).resolve().parents[2] / "data" / "models"
 _SHARED = os.environ.get("LOCALLLM_FIXTURES")
 _ON_CARD = torch.cuda.is_available()
 _BRIEFLY = (  # what the interpreter is given: every kind of block, and the packed forms
-    "llama_gqa_tied_f16",
+    "cohere2",
+    "command_r_plus",
+    "deepseek2",
+    "gpt2",
+    "gpt_oss",
+    "hunyuan_dense",
     "mix_q4_k_m_like",
+    "olmoe",
+    "powerinfer_falcon",
+    "qwen2moe",
     "relu2_q8_0",
     "relu_moe_q4_0",
-    "gemma3",
-    "deepseek2_mla",
-    "gpt_oss",
-    "olmo2",
-    "qwen2moe",
 )
 
 
@@ -38,8 +41,8 @@ def _models() -> list[Path]:
     shared = (
         [] if _SHARED is None else [p for k in ("arch", "quant") for p in Path(_SHARED, "golden", k).glob("*.gguf")]
     )
-    found = {path.stem: path for path in [*sorted(shared), *sorted(_OWN.glob("*.gguf"))]}
-    return [path for name, path in sorted(found.items()) if _ON_CARD or name in _BRIEFLY]
+    own = sorted(_OWN.glob("*.gguf"))
+    return own + sorted(shared) if _ON_CARD else [path for path in own if path.stem in _BRIEFLY]
 
 
 def _golden(path: Path) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.floating]]:
@@ -47,7 +50,7 @@ def _golden(path: Path) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.floating]
         return data["tokens"], data["logits" if "logits" in data else "logits_exact"]
 
 
-@pytest.mark.parametrize("path", _models(), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", _models(), ids=lambda path: f"{path.parent.name}-{path.stem}")
 def test_exact_arithmetic_gives_the_exact_logits(path: Path) -> None:
     from localllm.kernels.gpu.executor import GpuExecutor, GpuOptions
 
@@ -55,17 +58,19 @@ def test_exact_arithmetic_gives_the_exact_logits(path: Path) -> None:
     rows, singles = (len(tokens) - 3, 3) if _ON_CARD else (5, 1)
     options = GpuOptions(arithmetic="float32", short=torch.float32)
     executor = GpuExecutor(load_spec(open_gguf(path)), ExecutorOptions(max_rows=64), options)
+    turned = any(layer.feed_forward.down_transposed for layer in executor.spec.layers)
+    tolerance = 2e-3 if turned else 1e-3  # matrices stored a row a neuron are kept in half precision
     executor.allocate_kv(pages_for(executor.layout, len(tokens)), "f32")
     found = executor.forward(simple_step(executor.layout, tokens[:rows])).copy()
-    np.testing.assert_allclose(found, logits[:rows], rtol=0, atol=1e-3)
+    np.testing.assert_allclose(found, logits[:rows], rtol=0, atol=tolerance)
     for place in range(rows, rows + singles):
         found = executor.forward(simple_step(executor.layout, tokens[place : place + 1], place))
-        np.testing.assert_allclose(found, logits[place : place + 1], rtol=0, atol=1e-3)
+        np.testing.assert_allclose(found, logits[place : place + 1], rtol=0, atol=tolerance)
     executor.close()
 
 
 @pytest.mark.skipif(not _ON_CARD, reason="needs a GPU: its own arithmetic is what this is about")
-@pytest.mark.parametrize("path", _models(), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", _models(), ids=lambda path: f"{path.parent.name}-{path.stem}")
 def test_fast_arithmetic_stays_close(path: Path) -> None:
     from localllm.kernels.gpu.executor import GpuExecutor, GpuOptions
 
