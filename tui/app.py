@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from textual.app import App, ComposeResult
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from localllm.chat.session import SessionEvent
     from localllm.paths import Paths
 
-HINT = "Ask anything. / for commands, F1 for help, Ctrl-J for a new line"
+HINT = "Ask anything. / commands, F1 help"
 SUGGESTIONS = 8
 PATIENCE = 2.0  # seconds that leaving waits for the answer's thread
 
@@ -41,7 +42,7 @@ class ChatApp(App[None]):
     """One window onto the desk."""
 
     TITLE = "localllm"
-    CSS_PATH = "app.tcss"
+    CSS_PATH = Path(__file__).with_name("app.tcss")
     COMMANDS: ClassVar = {ChatPalette}
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (60, "-medium"), (110, "-broad")]  # noqa: RUF012
     VERTICAL_BREAKPOINTS = [(0, "-tiny"), (10, "-low"), (20, "-high")]  # noqa: RUF012

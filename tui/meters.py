@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 BAR = 12  # columns of the context bar
+NARROW = 64  # columns; below that the meters say less
 EIGHTHS = " ▏▎▍▌▋▊▉█"
 
 
@@ -31,12 +32,11 @@ class Readings:
     tokens: int = 0
     context: ContextState = field(default_factory=ContextState)
     state: ModelState = field(default_factory=ModelState)
-    history: list[float] = field(default_factory=list)
 
 
 def lines(readings: Readings, width: int, height: int) -> Content:
     """One line for low screens, else two; the most important parts first, none cut in the middle."""
-    first = [_phase(readings), *_speed(readings), *_context(readings)]
+    first = [_phase(readings), *_speed(readings, width), *_context(readings, width), *_prompt_speed(readings)]
     second = [_model(readings), *_memory(readings)]
     if height < 2:
         return _fit(first, width)
@@ -79,33 +79,34 @@ def _phase(readings: Readings) -> Content:
     return Content.styled(text, "$text-warning")
 
 
-def _speed(readings: Readings) -> list[Content]:
+def _speed(readings: Readings, width: int) -> list[Content]:
     found = []
     if readings.speed:
         expected = readings.state.predicted_tokens_per_second
-        beside = f" (expected {expected:.0f})" if expected else ""
+        beside = f" (expected {expected:.0f})" if expected and width >= NARROW else ""
         found.append(Content.assemble((f"{readings.speed:.1f} tok/s", "bold"), (beside, "$foreground 60%")))
     elif readings.state.predicted_tokens_per_second:
         found.append(
             Content.styled(f"expected {readings.state.predicted_tokens_per_second:.0f} tok/s", "$foreground 60%")
         )
-    if readings.prompt_speed:
-        found.append(Content(f"prompt {readings.prompt_speed:.0f} tok/s"))
     return found
 
 
-def _context(readings: Readings) -> list[Content]:
+def _prompt_speed(readings: Readings) -> list[Content]:
+    return [Content(f"prompt {readings.prompt_speed:.0f} tok/s")] if readings.prompt_speed else []
+
+
+def _context(readings: Readings, width: int) -> list[Content]:
     context = readings.context
     limit, held = context.limit, context.kept
     if limit is None:
         return [Content(f"context {held}")] if held else []
     colour = "$text-error" if held > 0.95 * limit else "$text-warning" if held > 0.75 * limit else "$text-accent"
-    meter = Content.assemble("context ", (bar(held / limit, BAR), colour), f" {held}/{limit}")
-    found = [meter]
-    if context.sunk:
-        found.append(Content(f"sunk {context.sunk}"))
+    drawn = (bar(held / limit, BAR if width >= NARROW else 4), colour)
+    found = [Content.assemble("context " if width >= NARROW else "", drawn, f" {held}/{limit}")]
     if context.evicted:
-        found.append(Content.styled(f"evicted {context.evicted}", "$text-warning"))
+        sunk = f"sunk {context.sunk}, " if context.sunk and width >= NARROW else ""
+        found.append(Content.assemble(sunk, (f"evicted {context.evicted}", "$text-warning")))
     return found
 
 

@@ -1,0 +1,69 @@
+"""A real terminal for tests: tmux with a server of its own."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+PATIENCE = 60.0  # seconds until a test that waits for something on the screen fails
+
+
+class Terminal:
+    """Runs one command in tmux; `screen` is what a person would see."""
+
+    def __init__(
+        self, folder: Path, command: Sequence[str], *, columns: int = 100, rows: int = 30, **variables: str
+    ) -> None:
+        if shutil.which("tmux") is None:
+            pytest.skip("tmux is not here: no real terminal to test in")
+        self._socket = str(folder / "tmux.sock")
+        words = [f"{name}={value}" for name, value in variables.items()]
+        line = shlex.join(["env", *words, *command]) + "; echo LEFT WITH $?; sleep 60"
+        size = ["-x", str(columns), "-y", str(rows)]
+        self._tmux("-f", "/dev/null", "new-session", "-d", *size, line)
+
+    def _tmux(self, *arguments: str) -> str:
+        command = ["tmux", "-S", self._socket, *arguments]
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=20).stdout
+
+    @property
+    def screen(self) -> str:
+        """The text on the screen."""
+        return self._tmux("capture-pane", "-p")
+
+    def press(self, *keys: str) -> None:
+        """Keys by tmux's names."""
+        self._tmux("send-keys", *keys)
+
+    def type(self, text: str) -> None:
+        """Text as it is, then Enter."""
+        self._tmux("send-keys", "-l", text)
+        self._tmux("send-keys", "Enter")
+
+    def resize(self, columns: int, rows: int) -> None:
+        """Another size."""
+        self._tmux("resize-window", "-x", str(columns), "-y", str(rows))
+
+    def until(self, text: str) -> str:
+        """Wait until the screen holds a text; returns the screen."""
+        end = time.monotonic() + PATIENCE
+        while text not in (screen := self.screen):
+            assert time.monotonic() < end, f"{text!r} did not come:\n{screen}"
+            time.sleep(0.1)
+        return screen
+
+    def close(self) -> None:
+        """End everything that runs in it."""
+        subprocess.run(["tmux", "-S", self._socket, "kill-server"], capture_output=True, check=False, timeout=20)
+
+
+def python(*arguments: str) -> list[str]:
+    """A command of this interpreter."""
+    return [sys.executable, "-W", "ignore", *arguments]
