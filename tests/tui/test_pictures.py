@@ -69,6 +69,6 @@ def test_the_screen(stage: MakeStage, size: tuple[int, int], expected: str) -> N
         assert [row.rstrip() for row in drawn.splitlines()] == expected.splitlines()
         picture = s.app.export_screenshot()
         assert picture.startswith("<svg")
-        assert "one" in picture
+        assert "ready" in picture
 
     stage(*ANSWER).run(steps, size=size)
