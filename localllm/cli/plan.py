@@ -74,9 +74,9 @@ def plan(model: str, vram: int | None, context: int, kv: str, as_json: bool) -> 
     from localllm.placement import measure_machine, parts_of, plan_placement
     from localllm.store import resolve_model
 
+    path = resolve_model(model).path
     hardware = detect()
     machine = measure_machine(hardware)
-    path = resolve_model(model).path
     with open_gguf(path) as file:
         spec = load_spec(file, context=context)
         frequencies = frequencies_of(path, len(spec.layers))

@@ -16,7 +16,7 @@ def verify(models: tuple[str, ...], as_json: bool) -> None:
     from localllm.errors import ModelNotFoundError
     from localllm.paths import Paths
     from localllm.store import FileProgress, Store
-    from localllm.store.text import nearest_hint
+    from localllm.store.text import nearest_hint, printable
     from localllm.store.verify import damaged_manifests
     from localllm.store.verify import verify as verify_files
 
@@ -29,7 +29,7 @@ def verify(models: tuple[str, ...], as_json: bool) -> None:
         for name in models:
             if name.lower() not in names:
                 hint = nearest_hint(name, names) or "see `localllm list`"
-                raise ModelNotFoundError(f"{name} is not on this computer", hint=hint)
+                raise ModelNotFoundError(f"{printable(name, 120)} is not on this computer", hint=hint)
         manifests = [manifest for manifest in manifests if manifest.name.lower() in {name.lower() for name in models}]
     verdicts = [] if models else damaged_manifests(store)
     with contextlib.closing(open_view(as_json=False)) as view:

@@ -59,7 +59,7 @@ def _plan_reference(client: Client, reference: Reference, name: str | None, entr
         return plan_url(reference, name, entry)
     if isinstance(reference, FileReference):
         raise ConfigurationError(
-            f"{reference.path} is a file on this computer",
+            f"{printable(str(reference.path), 300)} is a file on this computer",
             hint="give its path where a model is asked for, or copy it into the store with `localllm import`",
         )
     return plan_hub(client, reference, name, entry)

@@ -110,8 +110,12 @@ def parse_hub(text: str) -> HubReference:
 
 def parse_url(text: str) -> UrlReference:
     """A web address, perhaps with `#sha256=…`."""
-    parts = urlsplit(text)
-    if not parts.hostname or re.search(r"[\x00-\x20]", text):
+    try:
+        parts = urlsplit(text)
+        whole = bool(parts.hostname) and (parts.port is None or parts.port > 0)  # `port` raises when it is no port
+    except ValueError:
+        whole = False
+    if not whole or re.search(r"[\x00-\x20]", text):
         raise ConfigurationError(f"this is not a URL: {printable(text, 120)}")
     values = parse_qs(parts.fragment).get("sha256", [])
     sha256 = values[0].lower() if values else None

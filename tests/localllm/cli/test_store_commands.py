@@ -239,3 +239,14 @@ def test_config(run: Callable[..., tuple[int, str, str]], private_home: Path, mo
     assert run("config", "set", "threads", "none")[0] == 1
     assert run("config", "unset", "threads")[0] == 0
     assert facts(run, "config", "path")["models"] == str(private_home / "models")
+
+
+@pytest.mark.parametrize("command", ["show", "plan", "pull", "verify", "rm"])
+@pytest.mark.parametrize("name", ["a" * 5000, "./" + "a" * 5000, "https://[::1"])
+def test_names_that_nothing_can_have_are_one_short_error(
+    run: Callable[..., tuple[int, str, str]], command: str, name: str
+) -> None:
+    code, out, err = run(command, name)
+    assert (code, out) == (1, "")
+    assert err.startswith("error: ")
+    assert len(err) < 1000

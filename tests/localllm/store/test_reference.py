@@ -39,6 +39,9 @@ GOOD: list[tuple[str, Reference | None]] = [
     ("/tmp/dir/x.bin", FileReference(Path("/tmp/dir/x.bin"))),
 ]
 BAD = [
+    "https://[::1",
+    "http://host:99999/x.gguf",
+    "http://host:x/x.gguf",
     "hf:", "hf:a", "hf:a/", "hf:a/b:", "hf:a/../b", "hf:../a/b", "hf:a/b/", "hf:a/b/../x", "hf:a b/c", "hf:a/b@/x",
     "hf:a/b\x1b", "hf:a/b/x?y", "https://", "https:///x", "https://h/ x", "https://h/x#sha256=12", "pypi:", "pypi:a b",
     "pypi:a,", "pypi:a#x,y", "pypi:a,b#x", "pypi:../a",
