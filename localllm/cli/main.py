@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import os
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -70,6 +72,7 @@ def main(arguments: Sequence[str] | None = None) -> Any:
     """Run the command line and exit: 0 fine, 1 the error was explained, 2 wrong usage, 130 interrupted."""
     try:
         cli.main(args=None if arguments is None else list(arguments), prog_name="localllm", standalone_mode=False)
+        sys.stdout.flush()
     except click.exceptions.Abort:
         click.echo("\ninterrupted", err=True)
         sys.exit(130)
@@ -82,4 +85,17 @@ def main(arguments: Sequence[str] | None = None) -> Any:
     except LocalLLMError as error:
         click.echo(f"error: {error}", err=True)
         sys.exit(1)
+    except OSError as error:
+        _give_up_output(error)
     sys.exit(0)
+
+
+def _give_up_output(error: OSError) -> None:
+    """Say what the system refused; a reader that went away is no error. Nothing more is written to stdout."""
+    with contextlib.suppress(OSError):  # a stdout without a file behind it
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    if isinstance(error, BrokenPipeError):
+        sys.exit(0)
+    where = f" ({error.filename})" if error.filename else ""
+    click.echo(f"error: {error.strerror or error}{where}", err=True)
+    sys.exit(1)

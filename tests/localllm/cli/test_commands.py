@@ -177,3 +177,13 @@ def test_a_pipe_is_read_and_a_closed_one_is_no_error(tiny: str) -> None:
         check=False,
     )
     assert "Traceback" not in reader.stderr
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="the system has no /dev/full")
+def test_a_full_output_is_one_line(tmp_path: Path) -> None:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    with Path("/dev/full").open("w", encoding="utf-8") as full:
+        command = [sys.executable, "-m", "localllm", "--help"]
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, env=environment, check=False)
+    assert done.returncode == 1
+    assert done.stderr == "error: No space left on device\n"
