@@ -6,6 +6,7 @@ https://pip.pypa.io/en/stable/topics/configuration/
 from __future__ import annotations
 
 import configparser
+import importlib
 import os
 import re
 import sys
@@ -20,8 +21,6 @@ from ..text import printable
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-# The public index of the Python packaging documentation; anything that pip is configured for comes before it.
-DEFAULT_INDEX = "https://pypi.org/simple/"
 _SECTIONS = ("global", "download", "install")
 _KEYS = ("index-url", "extra-index-url", "find-links", "no-index")
 
@@ -47,8 +46,19 @@ class PipConfiguration:
         links = tuple(values.get("find-links", "").split())
         if values.get("no-index", "").lower() in ("1", "true", "yes", "on"):
             return cls((), links)
-        main = values.get("index-url", "").strip() or DEFAULT_INDEX
+        main = values.get("index-url", "").strip() or default_index()
         return cls((main, *values.get("extra-index-url", "").split()), links)
+
+
+def default_index() -> str:
+    """The index that this environment's pip asks when nothing is configured; it alone knows the public one."""
+    try:
+        index = importlib.import_module("pip._internal.models.index").PyPI
+        return f"{index.simple_url.rstrip('/')}/"
+    except (ImportError, AttributeError) as error:
+        raise ConfigurationError(
+            "no package index is configured, and pip is not here to ask", hint="set PIP_INDEX_URL to an index"
+        ) from error
 
 
 def _configuration_files(variables: Mapping[str, str]) -> list[Path]:

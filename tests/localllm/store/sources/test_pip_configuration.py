@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 import pytest
 
 from localllm.errors import ConfigurationError
-from localllm.store.sources.pip_configuration import DEFAULT_INDEX, PipConfiguration
+from localllm.store.sources.pip_configuration import PipConfiguration, default_index
 
 
 @pytest.fixture
@@ -46,7 +47,7 @@ def test_user_beats_machine_and_variables_beat_both(home: dict[str, str], monkey
 
 
 def test_nothing_configured_means_the_public_index() -> None:
-    assert PipConfiguration.from_environment({"PIP_CONFIG_FILE": os.devnull}) == PipConfiguration((DEFAULT_INDEX,))
+    assert PipConfiguration.from_environment({"PIP_CONFIG_FILE": os.devnull}) == PipConfiguration((default_index(),))
 
 
 def test_no_index_leaves_the_links(tmp_path: Path) -> None:
@@ -67,3 +68,11 @@ def test_a_broken_file_is_named(tmp_path: Path) -> None:
     broken.write_text("index-url = no section\n")
     with pytest.raises(ConfigurationError, match=r"broken\.conf"):
         PipConfiguration.from_environment({"PIP_CONFIG_FILE": str(broken), "HOME": str(tmp_path)})
+
+
+def test_without_pip_an_index_must_be_configured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pip._internal.models.index", None)
+    with pytest.raises(ConfigurationError, match="no package index is configured"):
+        PipConfiguration.from_environment({"PIP_CONFIG_FILE": os.devnull})
+    given = PipConfiguration.from_environment({"PIP_CONFIG_FILE": os.devnull, "PIP_INDEX_URL": "https://own/simple"})
+    assert given.indexes == ("https://own/simple",)
