@@ -109,11 +109,13 @@ class LocalModels:
         return list(found.values())
 
     def open(self, name: str) -> LocalBackend:
-        """A backend; the catalogue's advice on sampling goes with it."""
+        """A backend; the catalogue's advice on loading and sampling goes with it."""
         from localllm.store import load_catalogue
+        from localllm.store.defaults import load_keywords
 
         entry = load_catalogue(self._store.paths).find(name)
-        return LocalBackend(name, self._keywords, entry.sampling if entry is not None else None)
+        keywords = load_keywords(entry, self._store.paths.cache) | self._keywords
+        return LocalBackend(name, keywords, entry.sampling if entry is not None else None)
 
     def pull(self, name: str, report: Report) -> None:
         """Fetch a model into the store."""

@@ -31,14 +31,29 @@ def resolve(model: str) -> ResolvedModel:
 
 @contextlib.contextmanager
 def open_model(model: str, flags: dict[str, Any], *, verbose: bool = False, **fixed: Any) -> Iterator[LLM]:
-    """A loaded model for the length of a command. `flags` override environment and settings file; `fixed` all."""
+    """A loaded model for the length of a command.
+
+    In rising order: what the catalogue advises, the settings file, the environment, `flags`, `fixed`.
+    """
     from localllm.llm import LLM
+    from localllm.paths import Paths
     from localllm.settings import Settings
+    from localllm.store.defaults import load_keywords
 
     settings = Settings.load({name: flags.get(name) for name in LOAD_SETTINGS})
     values = {name: getattr(settings, name) for name in LOAD_SETTINGS}
-    keywords = {name: value for name, value in values.items() if value is not None} | fixed
-    path = resolve(model).path
-    with load_progress(verbose) as progress, LLM(path, progress=progress, **keywords) as llm:
+    found = resolve(model)
+    keywords = load_keywords(found.entry, Paths.from_environment().cache)
+    keywords |= {name: value for name, value in values.items() if value is not None} | fixed
+    with load_progress(verbose) as progress, LLM(found.path, progress=progress, **keywords) as llm:
         progress.done()
         yield llm
+
+
+def advised_sampling(model: str) -> dict[str, Any]:
+    """The catalogue's advice on sampling from a model; empty for a file or an unknown name."""
+    from localllm.paths import Paths
+    from localllm.store import load_catalogue
+
+    entry = load_catalogue(Paths.from_environment()).find(model)
+    return {} if entry is None else dict(entry.sampling)

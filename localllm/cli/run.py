@@ -13,7 +13,7 @@ import click
 from localllm.errors import RequestError
 from localllm.events import Finished, PromptProgress, TextDelta
 
-from .loading import open_model
+from .loading import advised_sampling, open_model
 from .options import load_options, sampling_options, split_options
 
 if TYPE_CHECKING:
@@ -101,7 +101,8 @@ def run(
     text = read_prompt(prompt, file)
     if raw and system is not None:
         raise click.UsageError("--system needs the chat template; it cannot be used with --raw")
-    load, sampling = split_options(options)
+    load, given = split_options(options)
+    sampling = advised_sampling(model) | given
     messages = [{"role": "system", "content": system}] if system is not None else []
     messages.append({"role": "user", "content": text})
     with open_model(model, load, verbose=verbose) as llm:

@@ -97,8 +97,10 @@ def _source(name: str, keywords: dict[str, Any]) -> ModelSource:
 
     def load() -> LanguageModel:
         from localllm.llm import LLM
+        from localllm.paths import Paths
+        from localllm.store.defaults import load_keywords
 
-        return LLM(found.path, **keywords)
+        return LLM(found.path, **load_keywords(found.entry, Paths.from_environment().cache) | keywords)
 
     return ModelSource(found.name, load, size_bytes=facts.st_size, created=int(facts.st_mtime))
 
