@@ -77,9 +77,10 @@ class GroupPlan:
         index, sinks = int(tables.row_index[0]), int(tables.sink_tokens[0])
         low, low_sink = sinks, 0
         if self._window is not None:
-            oldest = int(step.positions[0]) - self._window + 1
-            low = max(sinks, oldest - int(tables.window_start[0]) + sinks)
-            low_sink = max(oldest, 0)
+            position = int(step.positions[0])
+            near = position if step.sink_positions is None else int(step.sink_positions[0])
+            low = max(sinks, position - self._window + 1 - int(tables.window_start[0]) + sinks)
+            low_sink = max(near - self._window + 1, 0)
         used = index // PAGE_SIZE + 1
         self._one_pages[:used] = tables.pages[step.sequences[0], :used]
         self._slot_view[0] = int(tables.slots[0])

@@ -124,10 +124,16 @@ def test_many_decodes_at_once(executor: CpuExecutor) -> None:
 
 
 @pytest.mark.parametrize("rows", [1, 12])
-def test_evicted_keys_and_sinks(rows: int, executor: CpuExecutor, reference: ReferenceExecutor) -> None:
-    """16 sink keys, then keys from position 64 on; the query looks at sinks from a near position."""
+@pytest.mark.parametrize("window", [20, 40])
+def test_evicted_keys_and_sinks(rows: int, window: int, spec_maker: Callable[..., Any]) -> None:
+    """16 sink keys, then keys from position 64 on; the query looks at sinks from a near position.
+
+    A window of 40 positions sees them from there, but would not from the row's own position.
+    """
+    maker = spec_maker()
+    spec = maker.model(*(Layer(maker.attention(window=size), maker.feed_forward()) for size in (None, window)))
     outputs = []
-    for runner in (executor, reference):
+    for runner in (CpuExecutor(spec, ExecutorOptions(threads=2, max_rows=64)), ReferenceExecutor(spec)):
         runner.allocate_kv((8, 8), "f32", (0, 0))
         runner.forward(simple_step(runner.layout, TOKENS[:16]))
         index = 16 + np.arange(20, dtype=np.int32)
@@ -141,6 +147,7 @@ def test_evicted_keys_and_sinks(rows: int, executor: CpuExecutor, reference: Ref
         tokens, wanted = TOKENS[84 : 84 + rows], np.arange(rows, dtype=np.int32)
         step = Step(tokens, positions, zeros, (tables,) * 2, wanted, sink_positions=positions - 48)
         outputs.append(runner.forward(step).copy())
+        runner.close()
     _close(*outputs)
 
 
