@@ -1,4 +1,4 @@
-"""How fast the tile kernels of this machine are: `python -m localllm.kernels.cpu.bench_tiles [--types Q4_0,Q6_K]`.
+"""How fast the tile kernels of this machine are: `python bench/tiles.py [--types Q4_0,Q6_K]`.
 
 For each layout, on one core, interleaved: one token over a matrix that does not fit any cache (GB/s of weights, and the
 fraction of a plain read of the same bytes in the same run), one token over a matrix in cache, and a block of tokens
@@ -19,14 +19,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from localllm.gguf_io import QuantType
-
-from .compile import Kernel, KernelCompiler, KernelSource
-from .emit import Emitter
-from .ir_types import I64, Value, vector
-from .isa import choose_isa
-from .tiles.layout import TileLayout
-from .tiles.matmul import FIELDS, matmul_source
-from .tiles.registry import layout_for
+from localllm.kernels.cpu.compile import Kernel, KernelCompiler, KernelSource
+from localllm.kernels.cpu.emit import Emitter
+from localllm.kernels.cpu.ir_types import I64, Value, vector
+from localllm.kernels.cpu.isa import choose_isa
+from localllm.kernels.cpu.tiles.layout import TileLayout
+from localllm.kernels.cpu.tiles.matmul import FIELDS, matmul_source
+from localllm.kernels.cpu.tiles.registry import layout_for
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -130,7 +129,7 @@ def measure(layout: TileLayout, compiler: KernelCompiler, weights: Bytes, rounds
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Print a table."""
-    parser = argparse.ArgumentParser(prog="python -m localllm.kernels.cpu.bench_tiles", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python bench/tiles.py", description=__doc__)
     parser.add_argument("--types", default=TYPES.replace(" ", ","))
     parser.add_argument("--isa", default=None)
     parser.add_argument("--rounds", type=int, default=9)
