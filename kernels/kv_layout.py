@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from .errors import ExecutionError
+from .kv_quantise import QUANTISATIONS, value_groups
 from .spec import LatentAttention
 
 if TYPE_CHECKING:
@@ -24,6 +25,16 @@ class LayerKV:
     heads: int
     key_dim: int
     value_dim: int
+
+    def page_bytes(self, kv_type: KVType) -> int:
+        """Bytes of a page of this type: heads in whole registers, and what quantised types need for steps and zeros."""
+        key, value = _padded(self.key_dim), _padded(self.value_dim)
+        if kv_type not in QUANTISED:
+            return self.heads * PAGE_SIZE * (key + value) * (4 if kv_type == "f32" else 2)
+        codes = PAGE_SIZE * (key + value) * QUANTISATIONS[kv_type].bits // 8
+        key_steps_and_zeros = key + key // 4
+        value_steps_and_zeros = 2 * PAGE_SIZE * len(value_groups(self.value_dim))
+        return self.heads * (codes + key_steps_and_zeros + value_steps_and_zeros) + _padded(2 * self.heads)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,3 +79,7 @@ class KVLayout:
         """Stored numbers per token over all layers of a group."""
         shapes = (self.layers[i] for i in self.groups[group].layers)
         return sum(shape.heads * (shape.key_dim + shape.value_dim) for shape in shapes)
+
+
+def _padded(count: int) -> int:
+    return -(-count // PAGE_SIZE) * PAGE_SIZE

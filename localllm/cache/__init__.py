@@ -3,7 +3,7 @@
 from .cache import CacheUsage, KVCache, PoolSizes
 from .policy import POLICIES, ContextPolicy, Policy
 from .sequence import CachedSequence
-from .sizing import pool_sizes
+from .sizing import bytes_of_layers, pool_sizes
 from .tables import ScheduledRows, build_step
 
 __all__ = [
@@ -16,5 +16,6 @@ __all__ = [
     "PoolSizes",
     "ScheduledRows",
     "build_step",
+    "bytes_of_layers",
     "pool_sizes",
 ]

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from localllm.kernels.kv_layout import PAGE_SIZE, QUANTISED, SEAL_TOKENS
 
 from .cache import PoolSizes
+from .full import FullPolicy
 from .native_window import NativeWindowPolicy
 
 if TYPE_CHECKING:
@@ -31,3 +32,14 @@ def pool_sizes(layout: KVLayout, policy: Policy, kv_type: KVType, *, parallel: i
         recent = 2 * seal // PAGE_SIZE + 1  # while pages are sealed, the next ones are written already
         staging.append(parallel * (PRECISE_PAGES + recent))
     return PoolSizes(tuple(main), tuple(staging) if seal else (), seal, PRECISE_PAGES)
+
+
+def bytes_of_layers(layout: KVLayout, kv_type: KVType, *, context: int, step_rows: int) -> list[int]:
+    """What the executor allocates for each layer, when one sequence of `context` tokens is to have room."""
+    sizes = pool_sizes(layout, FullPolicy(context), kv_type, parallel=1, step_rows=step_rows)
+    staging = sizes.staging or (0,) * len(sizes.main)
+    result = []
+    for index, layer in enumerate(layout.layers):
+        group = layout.group_of(index)
+        result.append(sizes.main[group] * layer.page_bytes(kv_type) + staging[group] * layer.page_bytes("f16"))
+    return result

@@ -101,7 +101,7 @@ class LocalBackend:
         if self._machine is None:
             return None
         tokens = min(llm.context, 2 * max(self.context().kept, FEWEST_PLANNED))
-        parts = parts_of(llm.spec, context=tokens, kv_type=str(self._keywords.get("kv", "f16")))
+        parts = parts_of(llm.spec, context=tokens, kv_type=self._keywords.get("kv", "f16"))
         on_gpu = sum(size for device, size in llm.memory().weights.items() if device != "cpu")
         return plan_placement(parts, self._machine, vram=on_gpu)
 

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
+    from localllm.kernels.kv_layout import KVType
     from localllm.placement import Machine, ModelParts, Plan
 
 STEP = 2 * 2**30  # what "2 GB more" and "2 GB less" mean
@@ -66,7 +67,7 @@ def frequencies_of(path: Path, layers: int) -> list[npt.NDArray[np.float64] | No
 @click.option("--context", "-c", type=click.IntRange(1), default=4096, show_default=True, help="Tokens of context.")
 @click.option("--kv", type=click.Choice(["f16", "f32", "q8", "q4", "q2"]), default="f16", help="How KV is stored.")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object.")
-def plan(model: str, vram: int | None, context: int, kv: str, as_json: bool) -> None:
+def plan(model: str, vram: int | None, context: int, kv: KVType, as_json: bool) -> None:
     """Show what of MODEL would sit on the GPU and on the CPU, why, and the speed to expect. Loads nothing."""
     from localllm.gguf_io import open_gguf
     from localllm.hardware import detect

@@ -51,20 +51,18 @@ def show(model: str, memory: bool, contexts: tuple[int, ...], template: bool, me
 
 
 def _facts(resolved: ResolvedModel, manifest: Manifest | None, facts: ModelDescription) -> dict[str, Any]:
-    from localllm.store.memory import KV_TYPES
-
     memory = [
         {
             "context": item.context,
-            "kv_bytes": {kv: item.total_bytes(kv) for kv in KV_TYPES},
-            "kv_bytes_per_token": {kv: item.bytes_per_token(kv) for kv in KV_TYPES},
+            "kv_bytes": {kv: item.total_bytes(kv) for kv in item.types},
+            "kv_bytes_per_token": {kv: item.bytes_per_token(kv) for kv in item.types},
             "layer_kinds": [
                 {
                     "layers": kind.layers,
                     "window": kind.window,
                     "tokens": kind.tokens,
-                    "bytes_per_token": {kv: kind.bytes_per_token(kv) for kv in KV_TYPES},
-                    "bytes": {kv: kind.total_bytes(kv) for kv in KV_TYPES},
+                    "bytes_per_token": kind.bytes_per_token,
+                    "bytes": kind.total_bytes,
                 }
                 for kind in item.kinds
             ],
@@ -136,14 +134,14 @@ def _print(resolved: ResolvedModel, manifest: Manifest | None, facts: ModelDescr
         right=(1, 2, 3),
     )
     if facts.memory:
-        click.echo("\nKV cache by context (f32, f16, q8, q4)")
-        kinds = ("f32", "f16", "q8", "q4")
+        kinds = [kv for kv in facts.memory[0].types if kv != "q2"]
+        click.echo(f"\nKV cache by context ({', '.join(kinds)})")
         print_table(
             [
                 (f"  {item.context} tokens", *(format_bytes(item.total_bytes(kv)) for kv in kinds))
                 for item in facts.memory
             ],
-            right=(1, 2, 3, 4),
+            right=tuple(range(1, 1 + len(kinds))),
         )
     if metadata:
         click.echo("\nmetadata")
@@ -153,17 +151,16 @@ def _print(resolved: ResolvedModel, manifest: Manifest | None, facts: ModelDescr
 
 
 def _print_memory(item: KVMemory) -> None:
-    from localllm.store.memory import KV_TYPES
     from localllm.store.text import format_bytes
 
     from .tables import print_table
 
     click.echo(f"KV cache for {item.context} tokens")
-    rows = [("  type", "layers", "window", "tokens held", "bytes a token", "total")]
-    for kv in KV_TYPES:
+    rows = [("  type", "layers", "window", "tokens held", "bytes a token", "allocated")]
+    for kv in item.types:
         for kind in item.kinds:
             window = "-" if kind.window is None else str(kind.window)
-            sizes = (str(kind.bytes_per_token(kv)), format_bytes(kind.total_bytes(kv)))
+            sizes = (str(kind.bytes_per_token[kv]), format_bytes(kind.total_bytes[kv]))
             rows.append((f"  {kv}", str(kind.layers), window, str(kind.tokens), *sizes))
         if len(item.kinds) > 1:
             total = (str(item.bytes_per_token(kv)), format_bytes(item.total_bytes(kv)))

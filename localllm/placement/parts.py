@@ -13,14 +13,17 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from localllm.cache import bytes_of_layers
+from localllm.kernels.executor import ExecutorOptions
 from localllm.kernels.kv_layout import KVLayout
 from localllm.kernels.spec import Attention, FeedForward, LatentAttention, Linear, MixtureOfExperts, ModelSpec
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from localllm.kernels.kv_layout import KVType
+
 GROUP = 32  # neurons; the exact granularity of 32-value blocks along the down matrix's columns
-KV_BYTES = {"f32": 4.0, "f16": 2.0, "q8": 1.0625, "q4": 0.5625, "q2": 0.3125}  # per stored value, scales included
 DENSITY_WITHOUT_PROFILE = 0.15  # share of neurons that fire in a ReLU block when nothing was measured
 
 
@@ -84,23 +87,20 @@ def parts_of(
     spec: ModelSpec,
     *,
     context: int,
-    kv_type: str = "f16",
+    kv_type: KVType = "f16",
     frequencies: Sequence[npt.NDArray[np.float64] | None] | None = None,
 ) -> ModelParts:
     """Sizes of a model; `frequencies`, per layer, are a profile's activation rates of neurons or experts."""
-    layout = KVLayout.of(spec)
     layers = []
     active = 0
+    rows = ExecutorOptions().max_rows
+    kv_bytes = bytes_of_layers(KVLayout.of(spec), kv_type, context=context, step_rows=rows)
     for index, layer in enumerate(spec.layers):
-        window = layer.attention.window
-        shape = layout.layers[index]
-        tokens = context if window is None else min(context, window)
-        kv_bytes = int(tokens * shape.heads * (shape.key_dim + shape.value_dim) * KV_BYTES[kv_type])
         profile = None if frequencies is None else frequencies[index]
         block = layer.feed_forward
         feed_forward = _experts(block, profile) if isinstance(block, MixtureOfExperts) else _neurons(block, profile)
         attention_bytes = sum(_attention(layer.attention))
-        layers.append(LayerParts(attention_bytes, kv_bytes, feed_forward))
+        layers.append(LayerParts(attention_bytes, kv_bytes[index], feed_forward))
         active += _values(layer.attention) + _active_values(block)
     head = spec.head.linear.weight
     tied = head.name == spec.embed.table.name

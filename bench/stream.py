@@ -1,0 +1,119 @@
+"""Text without end: perplexity window by window, and the speed and memory of a very long answer.
+
+    python bench/stream.py segments smollm2:135m --window 4096 --windows 21
+    python bench/stream.py generate smollm2:135m --window 1024 --tokens 100000
+
+`segments` streams the topics of Python's own documentation through a window and compares some positions with a window
+of as many tokens that is computed from scratch. `generate` writes one long answer; its speed at the end is compared
+with that of a fresh one, a hundred tokens of each in turn, so that a busy moment of the machine hits both alike.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import statistics
+import time
+
+import numpy as np
+from kv_loss import python_topics
+
+from localllm.llm import LLM
+
+SCORED = 64  # positions at the end of each window that is computed from scratch
+PIECE = 100  # tokens of each answer in turn
+
+
+def segments(arguments: argparse.Namespace) -> None:
+    """The perplexity of every window, and of windows from scratch beside it."""
+    window = arguments.window
+    text = arguments.file.read() if arguments.file else python_topics()
+    options = {"window": window, "sinks": arguments.sinks, "kv": arguments.kv}
+    with LLM(arguments.model, device="cpu", threads=arguments.threads, **options) as llm:
+        ids = llm.tokenizer.encode(text)[: window * arguments.windows + 1]
+        started = time.perf_counter()
+        losses = llm.stream_nll(ids)
+        print(f"{len(ids)} tokens, {time.perf_counter() - started:.0f} s, perplexity of each window:")
+        parts = [losses[start : start + window] for start in range(0, len(losses) - window + 1, window)]
+        perplexities = [math.exp(part.mean()) for part in parts]
+        print(" ".join(f"{value:.2f}" for value in perplexities), flush=True)
+        worst = max(perplexities[1:]) / perplexities[0]
+        print(f"worst against the first full window: {worst:.3f}", flush=True)
+        compare(llm, ids, losses, window, arguments.samples)
+
+
+def compare(llm: LLM, ids: list[int], losses: np.ndarray, window: int, samples: int) -> None:
+    """At ends of windows spread over the text: the stream against 7/8 of a window (what it keeps on average)."""
+    kept = window * 7 // 8
+    stream, scratch = [], []
+    ends = np.linspace(2 * window, len(ids) - 1, samples).astype(int)
+    for end in ends.tolist():
+        wanted = np.asarray(ids[end - SCORED + 1 : end + 1])
+        logits = llm.logits(ids[end - kept : end])[-SCORED:].astype(np.float64)
+        best = logits.max(axis=1)
+        total = best + np.log(np.exp(logits - best[:, None]).sum(axis=1))
+        scratch.append(total - logits[np.arange(SCORED), wanted])
+        stream.append(losses[end - SCORED : end])
+    change = np.concatenate(stream).astype(np.float64) - np.concatenate(scratch)
+    error = change.std(ddof=1) / math.sqrt(len(change))
+    print(
+        f"{len(change)} positions: stream {math.exp(np.concatenate(stream).mean()):.3f}, from scratch "
+        f"{math.exp(np.concatenate(scratch).mean()):.3f}, ratio {math.exp(change.mean()):.4f} +- {error:.4f}"
+    )
+
+
+def generate(arguments: argparse.Namespace) -> None:
+    """One long answer; then its next tokens and those of a fresh one in turn."""
+    import psutil
+
+    process = psutil.Process()
+    sampling = {"temperature": 1.0, "seed": 1, "ignore_eos": True}
+    options = {"window": arguments.window, "sinks": 4, "kv": arguments.kv, "parallel": 2}
+    with LLM(arguments.model, device="cpu", threads=arguments.threads, **options) as llm:
+        prompt = llm.tokenizer.encode(python_topics()[:2000])
+        long = [*prompt, *llm.generate(prompt, max_tokens=1000, **sampling).ids]
+        print(f"after 1,000 tokens: {process.memory_info().rss / 1e6:.0f} MB", flush=True)
+        more = arguments.tokens - 2000
+        done = llm.generate(long, max_tokens=more, **sampling)
+        long += done.ids
+        print(
+            f"{len(done.ids)} more in one answer: {more / done.timings.decode_seconds:.1f} tok/s, "
+            f"{process.memory_info().rss / 1e6:.0f} MB, KV {sum(llm.memory().kv.values()) / 1e6:.1f} MB",
+            flush=True,
+        )
+        fresh = [*prompt, *llm.generate(prompt, max_tokens=arguments.window, **sampling | {"seed": 2}).ids]
+        speeds: tuple[list[float], list[float]] = [], []
+        for _ in range(10 * arguments.rounds):
+            for answer, own in zip((long, fresh), speeds, strict=True):
+                piece = llm.generate(answer, max_tokens=PIECE, **sampling)
+                own.append((PIECE - 1) / piece.timings.decode_seconds)
+                answer += piece.ids
+                assert piece.usage.cached_tokens >= len(answer) - 2 * PIECE - 1, "the answer was computed anew"
+        ratio = statistics.median(old / new for old, new in zip(*speeds, strict=True))
+        print(
+            f"token {len(long)}: {statistics.median(speeds[0]):.1f} tok/s, of a fresh answer "
+            f"{statistics.median(speeds[1]):.1f}, median of {len(speeds[0])} paired ratios {ratio:.4f}; "
+            f"{process.memory_info().rss / 1e6:.0f} MB"
+        )
+
+
+def main() -> None:
+    """Run one of both."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=["segments", "generate"])
+    parser.add_argument("model")
+    parser.add_argument("--window", type=int, default=1024)
+    parser.add_argument("--sinks", type=int, default=4)
+    parser.add_argument("--kv", default="f16")
+    parser.add_argument("--threads", type=int)
+    parser.add_argument("--windows", type=int, default=21, help="how many windows long the text is")
+    parser.add_argument("--samples", type=int, default=20, help="windows to compute from scratch")
+    parser.add_argument("--file", type=argparse.FileType("r", encoding="utf-8"), help="another text")
+    parser.add_argument("--tokens", type=int, default=100_000)
+    parser.add_argument("--rounds", type=int, default=1, help="thousands of tokens of each answer at the end")
+    arguments = parser.parse_args()
+    (segments if arguments.what == "segments" else generate)(arguments)
+
+
+if __name__ == "__main__":
+    main()
