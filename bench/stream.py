@@ -1,11 +1,12 @@
 """Text without end: perplexity window by window, and the speed and memory of a very long answer.
 
-    python bench/stream.py segments smollm2:135m --window 4096 --windows 21
+    python bench/stream.py segments smollm2:135m --window 4096 --windows 5 --passes 5
     python bench/stream.py generate smollm2:135m --window 1024 --tokens 100000
 
-`segments` streams the topics of Python's own documentation through a window and compares some positions with a window
-of as many tokens that is computed from scratch. `generate` writes one long answer; its speed at the end is compared
-with that of a fresh one, a hundred tokens of each in turn, so that a busy moment of the machine hits both alike.
+`segments` streams the topics of Python's own documentation through a window, the same text in every pass (texts differ
+in difficulty; it is longer than the window, so that a repetition is never in sight), and compares some positions with a
+window of as many tokens that is computed from scratch. `generate` writes one long answer; its speed at the end is
+compared with that of a fresh one, a hundred tokens of each in turn, so that a busy moment of the machine hits both.
 """
 
 from __future__ import annotations
@@ -25,20 +26,24 @@ PIECE = 100  # tokens of each answer in turn
 
 
 def segments(arguments: argparse.Namespace) -> None:
-    """The perplexity of every window, and of windows from scratch beside it."""
-    window = arguments.window
+    """The perplexity of every window in every pass over the text, and of windows from scratch beside it."""
+    window, windows = arguments.window, arguments.windows
     text = arguments.file.read() if arguments.file else python_topics()
     options = {"window": window, "sinks": arguments.sinks, "kv": arguments.kv}
     with LLM(arguments.model, device="cpu", threads=arguments.threads, **options) as llm:
-        ids = llm.tokenizer.encode(text)[: window * arguments.windows + 1]
+        once = llm.tokenizer.encode(text)[: window * windows]
+        if len(once) < window * windows:
+            raise SystemExit(f"the text has {len(once)} tokens only")
+        ids = [*once * arguments.passes, once[0]]
         started = time.perf_counter()
         losses = llm.stream_nll(ids)
-        print(f"{len(ids)} tokens, {time.perf_counter() - started:.0f} s, perplexity of each window:")
-        parts = [losses[start : start + window] for start in range(0, len(losses) - window + 1, window)]
-        perplexities = [math.exp(part.mean()) for part in parts]
-        print(" ".join(f"{value:.2f}" for value in perplexities), flush=True)
-        worst = max(perplexities[1:]) / perplexities[0]
-        print(f"worst against the first full window: {worst:.3f}", flush=True)
+        print(f"{len(ids)} tokens, {time.perf_counter() - started:.0f} s; perplexity of each window, pass after pass:")
+        table = np.exp(losses.reshape(arguments.passes, windows, window).mean(axis=2))
+        for row in table:
+            print(" ".join(f"{value:.2f}" for value in row), flush=True)
+        first = np.array([*table[1:2, 0], *table[0, 1:]])  # of each window of the text, when the cache was full
+        if arguments.passes > 1:
+            print(f"worst against the same text when the window was first full: {(table[1:] / first).max():.4f}")
         compare(llm, ids, losses, window, arguments.samples)
 
 
@@ -106,7 +111,8 @@ def main() -> None:
     parser.add_argument("--sinks", type=int, default=4)
     parser.add_argument("--kv", default="f16")
     parser.add_argument("--threads", type=int)
-    parser.add_argument("--windows", type=int, default=21, help="how many windows long the text is")
+    parser.add_argument("--windows", type=int, default=5, help="how many windows long the text is")
+    parser.add_argument("--passes", type=int, default=5)
     parser.add_argument("--samples", type=int, default=20, help="windows to compute from scratch")
     parser.add_argument("--file", type=argparse.FileType("r", encoding="utf-8"), help="another text")
     parser.add_argument("--tokens", type=int, default=100_000)

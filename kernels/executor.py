@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from .kv_layout import KVLayout, KVType
+    from .selective import SelectivePolicy
     from .spec import ModelSpec
     from .step import Step
 
@@ -31,12 +32,14 @@ class LoadProgress:
 class ExecutorOptions:
     """How to load a model. `threads` None: as many as measure fastest; `vram` in bytes, None: what is free.
 
-    `mode` None: sparse where that is exact. `count_activations`: keep counts for a profile (CPU)."""
+    `mode` None: sparse where that is exact. `count_activations`: keep counts for a profile (CPU). `selective`: a lossy
+    policy that keeps or reads a part of the keys (reference and CPU)."""
 
     threads: int | None = None
     max_rows: int = 512
     mode: Mode | None = None
     count_activations: bool = False
+    selective: SelectivePolicy | None = None
     vram: int | None = None
     progress: Callable[[LoadProgress], None] | None = None
 

@@ -26,8 +26,10 @@ def open_executor(spec: ModelSpec, device: Device, options: ExecutorOptions) -> 
 
         return ReferenceExecutor(spec, options)
     if device == "cuda":
+        if options.selective is not None:
+            raise UnsupportedModelError("the GPU executor has no selective KV policies", hint="Use --device cpu.")
         return _on_gpu(spec, options)
-    if device == "auto" and _has_card():
+    if device == "auto" and options.selective is None and _has_card():
         try:
             return _on_gpu(spec, options)
         except (OutOfMemoryError, UnsupportedModelError) as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -22,22 +23,29 @@ _SINK_PAGES = 1
 _SEALED_PAGES = SEAL_TOKENS // PAGE_SIZE
 
 
-def pages_for(layout: KVLayout, tokens: int) -> tuple[int, ...]:
-    """How many pages every cache group needs to hold `tokens` tokens of one sequence."""
-    return (-(-tokens // PAGE_SIZE),) * len(layout.groups)
+def pages_for(layout: KVLayout, tokens: int, capacity: int | None = None) -> tuple[int, ...]:
+    """How many pages every cache group needs for `tokens` tokens of one sequence, `capacity` as in `simple_step`."""
+    held = [
+        tokens if capacity is None or group.window is not None else min(tokens, capacity) for group in layout.groups
+    ]
+    return tuple(-(-count // PAGE_SIZE) for count in held)
 
 
-def allocate_for(executor: Executor, tokens: int, kv_type: KVType) -> None:
+def allocate_for(executor: Executor, tokens: int, kv_type: KVType, capacity: int | None = None) -> None:
     """Make the executor's KV cache anew, for one sequence of `tokens` tokens run by `simple_step`."""
     groups = len(executor.layout.groups)
     staging = _SINK_PAGES + _SEALED_PAGES if kv_type in QUANTISED else 0
-    executor.allocate_kv(pages_for(executor.layout, tokens), kv_type, (staging,) * groups)
+    executor.allocate_kv(pages_for(executor.layout, tokens, capacity), kv_type, (staging,) * groups)
 
 
-def chunks(start: int, stop: int, most: int, kv_type: KVType = "f32") -> Iterator[tuple[int, int]]:
+def chunks(
+    start: int, stop: int, most: int, kv_type: KVType = "f32", capacity: int | None = None
+) -> Iterator[tuple[int, int]]:
     """Divide the tokens from `start` to `stop` into steps of at most `most` rows that `simple_step` can make."""
     while start < stop:
         end = min(stop, start + most)
+        if capacity is not None:
+            end = min(end, max(capacity, start + 1))
         if kv_type in QUANTISED:
             end = min(end, (start // SEAL_TOKENS + 1) * SEAL_TOKENS)
         yield start, end
@@ -52,11 +60,13 @@ def simple_step(
     output_rows: npt.NDArray[np.int32] | None = None,
     output: Output = Output.LOGITS,
     kv_type: KVType = "f32",
+    capacity: int | None = None,
 ) -> Step:
     """A step over `tokens` at positions start, start + 1, ...; nothing evicted, position p in slot p of every group.
 
     `output_rows` None: the output of every row. Of a quantised cache the first page and those since the last multiple
-    of SEAL_TOKENS are in full precision; a step must not go beyond the next multiple (see `chunks`).
+    of SEAL_TOKENS are in full precision; a step must not go beyond the next multiple (see `chunks`). `capacity`:
+    what heavy hitters keep in groups without a window.
     """
     rows = len(tokens)
     positions = np.arange(start, start + rows, dtype=np.int64)
@@ -72,14 +82,25 @@ def simple_step(
         slots=slots,
         row_index=positions.astype(np.int32),
     )
+    limited = tables if capacity is None else _limited(tables, positions, capacity)
     return Step(
         tokens=np.asarray(tokens, np.int32),
         positions=positions,
         sequences=np.zeros(rows, np.int32),
-        groups=(tables,) * len(layout.groups),
+        groups=tuple(limited if group.window is None else tables for group in layout.groups),
         output_rows=np.arange(rows, dtype=np.int32) if output_rows is None else output_rows,
         output=output,
         moves=moves,
+    )
+
+
+def _limited(tables: GroupTables, positions: npt.NDArray[np.int64], capacity: int) -> GroupTables:
+    """Tables for `capacity` keys; a row beyond them has no slot, see `selective.HeavyHitters`."""
+    return replace(
+        tables,
+        pages=tables.pages[:, : -(-capacity // PAGE_SIZE)],
+        slots=np.where(positions < capacity, positions, -1),
+        row_index=np.minimum(positions, capacity - 1).astype(np.int32),
     )
 
 
@@ -109,14 +130,18 @@ def logits_of(
     kv_type: KVType = "f32",
     output: Output = Output.LOGITS,
     chunk: int | None = None,
+    capacity: int | None = None,
 ) -> npt.NDArray[np.float32]:
     """Logits (or hidden vectors) of every token of a fresh sequence: [len(tokens), vocabulary or hidden].
 
     Allocates the executor's KV cache anew, for this sequence alone. `chunk` rows are run at a time (None: `max_rows`).
+    `capacity`: that of an executor opened with `HeavyHitters`.
     """
-    allocate_for(executor, len(tokens), kv_type)
+    allocate_for(executor, len(tokens), kv_type, capacity)
     outputs = []
-    for start, stop in chunks(0, len(tokens), min(chunk or executor.max_rows, executor.max_rows), kv_type):
-        step = simple_step(executor.layout, tokens[start:stop], start, output=output, kv_type=kv_type)
+    for start, stop in chunks(0, len(tokens), min(chunk or executor.max_rows, executor.max_rows), kv_type, capacity):
+        step = simple_step(
+            executor.layout, tokens[start:stop], start, output=output, kv_type=kv_type, capacity=capacity
+        )
         outputs.append(executor.forward(step).copy())
     return np.concatenate(outputs)

@@ -37,9 +37,9 @@ class LLM:
 
     `model`: a pulled or catalogue name, or the path of a .gguf file (`pull=True` fetches a catalogue model that is not
     here). `threads` None: as many as measure fastest. `vram` in bytes. `context` in tokens, None: what the model was
-    trained for, at most 8192. `window`/`sinks`: keep only so many tokens (StreamingLLM), so that text never ends.
-    `context_policy`: what happens when the context is full. `chat_template`: a Jinja file instead of the
-    model's own. Use as a context manager, or call `close`.
+    trained for, at most 8192. `kv_policy`: keep or read only a part of the keys, see docs/kv.md. `window`/`sinks`: keep
+    only so many tokens (StreamingLLM), so that text never ends. `context_policy`: what happens when the context is
+    full. `chat_template`: a Jinja file instead of the model's own. Use as a context manager, or call `close`.
     Raises LocalLLMError and its subclasses.
     """
 
@@ -52,6 +52,7 @@ class LLM:
         vram: int | None = None,
         context: int | None = None,
         kv: KVType = "f16",
+        kv_policy: str | None = None,
         window: int | None = None,
         sinks: int | None = None,
         context_policy: Literal["error", "window"] = "error",
@@ -62,6 +63,7 @@ class LLM:
         pull: bool = False,
         progress: Callable[[LoadProgress], None] | None = None,
     ) -> None:
+        from localllm.cache import parse_kv_policy
         from localllm.engine import Engine, EngineOptions
         from localllm.gguf_io import open_gguf
         from localllm.kernels.executor import ExecutorOptions
@@ -72,6 +74,7 @@ class LLM:
 
         self._closed = False
         self._kv: KVType = kv
+        self._selective = None if kv_policy is None else parse_kv_policy(kv_policy)
         self.path = resolve_model(model, pull=pull).path
         self._file: GGUFFile = open_gguf(self.path)
         try:
@@ -79,7 +82,9 @@ class LLM:
                 tokenizer = pool.submit(Tokenizer.from_gguf, self._file)
                 self.spec: ModelSpec = load_spec(self._file, context=context)
                 self.context = context or min(self.spec.context_length, DEFAULT_CONTEXT)
-                options = ExecutorOptions(threads=threads, mode=mode, vram=vram, progress=progress)
+                options = ExecutorOptions(
+                    threads=threads, mode=mode, vram=vram, progress=progress, selective=self._selective
+                )
                 executor = open_executor(self.spec, device, options)
                 try:
                     self.tokenizer: Tokenizer = tokenizer.result()
@@ -90,6 +95,7 @@ class LLM:
                         sinks=sinks,
                         context_policy=context_policy,
                         parallel=parallel,
+                        selective=self._selective,
                     )
                     self.engine: Engine = Engine(executor, self.tokenizer, engine_options)
                 except BaseException:
@@ -129,7 +135,7 @@ class LLM:
 
         self._check_ids(ids)
         with self.executor() as executor:
-            return logits_of(executor, ids, kv_type=self._kv)
+            return logits_of(executor, ids, kv_type=self._kv, capacity=self._capacity())
 
     def generate(self, prompt: str | Sequence[int], **sampling: Any) -> Completion:
         """Continue a text or token ids; keywords are the fields of `SamplingParameters`."""
@@ -209,7 +215,7 @@ class LLM:
                 chunk = ids[start : start + context]
                 if self.tokenizer.adds_bos and self.tokenizer.bos_id is not None:
                     chunk[0] = self.tokenizer.bos_id
-                logits = logits_of(executor, chunk, kv_type=self._kv)
+                logits = logits_of(executor, chunk, kv_type=self._kv, capacity=self._capacity())
                 losses.append(_losses(logits[context // 2 : -1], chunk[context // 2 + 1 :]))
         return float(np.exp(np.mean(np.concatenate(losses))))
 
@@ -217,6 +223,12 @@ class LLM:
         """Negative log-likelihood [len(ids) - 1] of each next token, through the KV policy as in decoding."""
         self._check_ids(ids)
         return -self.engine.score(list(ids))
+
+    def _capacity(self) -> int | None:
+        """Keys that heavy hitters keep."""
+        from localllm.kernels.selective import HeavyHitters
+
+        return self._selective.tokens if isinstance(self._selective, HeavyHitters) else None
 
     def save_session(self, path: str | os.PathLike[str], ids: Sequence[int], *, sinks: int | None = None) -> int:
         """Write the cached keys and values of a conversation's `ids`; returns how many tokens they cover.

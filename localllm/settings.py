@@ -37,6 +37,7 @@ class Settings:
     vram: int | None = None
     context: int | None = None
     kv: str | None = None
+    kv_policy: str | None = None
     window: int | None = None
     sinks: int | None = None
     context_policy: str | None = None
@@ -163,6 +164,7 @@ KINDS: dict[str, Kind] = {
     "vram": Kind(parse_size, "GPU memory to use at most"),
     "context": Kind(_whole(1, 1 << 30), "tokens of context to make room for"),
     "kv": Kind(_choice("f16", "f32", "q8", "q4", "q2"), "how the KV cache is stored"),
+    "kv_policy": Kind(_text, "a lossy KV policy: h2o:TOKENS or sparq:COMPONENTS:TOKENS"),
     "window": Kind(_whole(1, 1 << 30), "tokens to keep: sinks and a sliding window"),
     "sinks": Kind(_whole(0, 1 << 30), "first tokens to keep for ever"),
     "context_policy": Kind(_choice("error", "window"), "what to do when the context is full"),

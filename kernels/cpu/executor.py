@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from localllm.gguf_io import Tensor, dequantize
-from localllm.kernels.errors import ExecutionError
+from localllm.kernels.errors import ExecutionError, UnsupportedModelError
 from localllm.kernels.executor import ExecutorOptions, MemoryUse
 from localllm.kernels.kv_layout import KVLayout
 from localllm.kernels.spec import LatentAttention
@@ -50,6 +50,8 @@ class CpuExecutor:
 
     def __init__(self, spec: ModelSpec, options: ExecutorOptions | None = None) -> None:
         options = options or ExecutorOptions()
+        if options.selective is not None:
+            raise UnsupportedModelError("the CPU executor has no selective KV policies", hint="Use --device reference.")
         self.spec = spec
         self.layout = KVLayout.of(spec)
         if len(self.layout.groups) > MAX_GROUPS:

@@ -7,23 +7,69 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from localllm.kernels.kv_layout import PAGE_SIZE
+from localllm.kernels.selective import HeavyHitters
 
+from .heavy_hitters import attend_heavy_hitters
 from .operations import normalise, rotate, softcap, softmax
+from .query_sparse import attend_query_sparse
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     import numpy.typing as npt
 
+    from localllm.kernels.selective import SelectivePolicy
     from localllm.kernels.spec import Attention, LatentAttention, Norm
     from localllm.kernels.step import GroupTables, Step
 
     from .cache import LayerPages
+    from .heavy_hitters import KeyScores
     from .weights import Real, Weights
 
 
 def attend(x: Real, block: Attention, step: Step, tables: GroupTables, stored: LayerPages, weights: Weights) -> Real:
     """What grouped-query attention adds to x [M, hidden]; stores the rows' keys and values first."""
+    far_query, sink_query, key, value = _rotated(x, block, step, weights)
+    stored.write(tables.slots, key, value)
+    rows = len(x)
+    attended = np.zeros((rows, block.heads, block.value_dim), x.dtype)
+    sink_logits = None if block.sinks is None else weights.array(block.sinks)
+    for view in _sequences(step, tables, stored, block.window):
+        keys = _spread(stored.keys[view.slots].astype(x.dtype), block.heads)
+        values = _spread(stored.values[view.slots].astype(x.dtype), block.heads)
+        scores = np.einsum("mhd,lhd->mhl", far_query[view.rows], keys)
+        sinks = slice(0, view.sinks)
+        scores[..., sinks] = np.einsum("mhd,lhd->mhl", sink_query[view.rows], keys[sinks])
+        shares = _shares(scores * x.dtype.type(block.scale), block.softcap, view.visible, sink_logits)
+        attended[view.rows] = np.einsum("mhl,lhd->mhd", shares, values)
+    return _output(attended, block, weights)
+
+
+def attend_selectively(
+    x: Real,
+    block: Attention,
+    step: Step,
+    tables: GroupTables,
+    stored: LayerPages,
+    weights: Weights,
+    policy: SelectivePolicy,
+    scores: KeyScores,
+) -> Real:
+    """The same under a selective policy; `scores` are those of the layer, for heavy hitters."""
+    query, _, key, value = _rotated(x, block, step, weights)
+    if isinstance(policy, HeavyHitters):
+        attended = attend_heavy_hitters(policy, block, step, tables, stored, scores, (query, key, value))
+        return _output(attended, block, weights)
+    stored.write(tables.slots, key, value)
+    attended = np.zeros((len(x), block.heads, block.value_dim), x.dtype)
+    for view in _sequences(step, tables, stored, None):
+        keys, values = stored.keys[view.slots].astype(x.dtype), stored.values[view.slots].astype(x.dtype)
+        attended[view.rows] = attend_query_sparse(policy, block, query[view.rows], keys, values, view.visible)
+    return _output(attended, block, weights)
+
+
+def _rotated(x: Real, block: Attention, step: Step, weights: Weights) -> tuple[Real, Real, Real, Real]:
+    """Queries [M, heads, key_dim], the same for sinks, keys and values [M, kv_heads, d] of the rows x [M, hidden]."""
     if block.norm is not None:
         x = normalise(x, block.norm, weights)
     rows = len(x)
@@ -36,23 +82,16 @@ def attend(x: Real, block: Attention, step: Step, tables: GroupTables, stored: L
             return _normalise_heads(rotate(vectors, positions, block.rope), norm, weights)
         return rotate(_normalise_heads(vectors, norm, weights), positions, block.rope)
 
-    stored.write(tables.slots, placed(key, block.key_norm, step.positions), value)
     far_query = placed(query, block.query_norm, step.positions)
     sink_query = far_query
     if step.sink_positions is not None:
         sink_query = placed(query, block.query_norm, step.sink_positions)
+    return far_query, sink_query, placed(key, block.key_norm, step.positions), value
 
-    attended = np.zeros((rows, block.heads, block.value_dim), x.dtype)
-    sink_logits = None if block.sinks is None else weights.array(block.sinks)
-    for view in _sequences(step, tables, stored, block.window):
-        keys = _spread(stored.keys[view.slots].astype(x.dtype), block.heads)
-        values = _spread(stored.values[view.slots].astype(x.dtype), block.heads)
-        scores = np.einsum("mhd,lhd->mhl", far_query[view.rows], keys)
-        sinks = slice(0, view.sinks)
-        scores[..., sinks] = np.einsum("mhd,lhd->mhl", sink_query[view.rows], keys[sinks])
-        shares = _shares(scores * x.dtype.type(block.scale), block.softcap, view.visible, sink_logits)
-        attended[view.rows] = np.einsum("mhl,lhd->mhd", shares, values)
-    y = weights.linear(attended.reshape(rows, -1), block.output)
+
+def _output(attended: Real, block: Attention, weights: Weights) -> Real:
+    """[M, hidden] of attended values [M, heads, value_dim]."""
+    y = weights.linear(attended.reshape(len(attended), -1), block.output)
     return y if block.post_norm is None else normalise(y, block.post_norm, weights)
 
 

@@ -18,6 +18,8 @@ from localllm.kernels.kv_quantise import (
 )
 from localllm.kernels.spec import LatentAttention
 
+from .heavy_hitters import KeyScores
+
 if TYPE_CHECKING:
     import numpy.typing as npt
 
@@ -76,6 +78,7 @@ class PagedCache:
         quantised = kv_type in QUANTISED
         written = dtype if kv_type == "f32" else np.dtype(np.float16)
         self.layers: list[LayerPages] = []
+        self.scores: list[KeyScores] = []  # for heavy hitters
         for index, (layer, shape) in enumerate(zip(spec.layers, layout.layers, strict=True)):
             group = layout.group_of(index)
             if quantised and isinstance(layer.attention, LatentAttention):
@@ -89,6 +92,7 @@ class PagedCache:
             keys = np.zeros((slots, shape.heads, shape.key_dim), stored)
             values = np.zeros((slots, shape.heads, shape.value_dim), stored)
             pairs = _pairs(layer.attention.rope, shape.key_dim)
+            self.scores.append(KeyScores(slots, shape.heads))
             self.layers.append(LayerPages(keys, values, written, main if quantised else 0, pairs))
 
     @property

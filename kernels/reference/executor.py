@@ -9,10 +9,11 @@ import numpy as np
 from localllm.kernels.errors import ExecutionError
 from localllm.kernels.executor import ExecutorOptions, MemoryUse
 from localllm.kernels.kv_layout import KVLayout
+from localllm.kernels.selective import check_model, check_type
 from localllm.kernels.spec import LatentAttention, MixtureOfExperts
 from localllm.kernels.step import Output
 
-from .attention import attend, attend_latent
+from .attention import attend, attend_latent, attend_selectively
 from .cache import PagedCache
 from .feed_forward import feed_forward, mixture_of_experts
 from .operations import normalise, softcap
@@ -47,9 +48,12 @@ class ReferenceExecutor:
         self._dtype: np.dtype[np.floating] = np.dtype(dtype)
         self._weights = Weights(self._dtype, cache_bytes)
         self._cache: PagedCache | None = None
+        self._selective = options.selective if options else None
+        check_model(self._selective, spec)
 
     def allocate_kv(self, pages: tuple[int, ...], kv_type: KVType, staging_pages: tuple[int, ...] = ()) -> None:
         """Make the page pools; UnsupportedModelError for a quantised `kv_type` with latent attention."""
+        check_type(self._selective, kv_type)
         self._cache = PagedCache(self.spec, self.layout, pages, kv_type, self._dtype, staging_pages)
 
     def forward(self, step: Step) -> npt.NDArray[np.float32]:
@@ -88,6 +92,11 @@ class ReferenceExecutor:
         stored = self._pages().layers[index]
         if isinstance(layer.attention, LatentAttention):
             attended = attend_latent(x, layer.attention, step, tables, stored, self._weights)
+        elif self._selective is not None and layer.attention.window is None:
+            scores = self._pages().scores[index]
+            attended = attend_selectively(
+                x, layer.attention, step, tables, stored, self._weights, self._selective, scores
+            )
         else:
             attended = attend(x, layer.attention, step, tables, stored, self._weights)
         y: Real = x + scale * attended

@@ -1,7 +1,9 @@
 """Which keys and values stay, where they lie, and who shares them: page tables over pools of pages, integers only."""
 
 from .cache import CacheUsage, KVCache, PoolSizes
+from .heavy_hitters import HeavyHitterPolicy
 from .policy import POLICIES, ContextPolicy, Policy
+from .selective import parse_kv_policy
 from .sequence import CachedSequence
 from .sizing import bytes_of_layers, pool_sizes
 from .tables import ScheduledRows, build_step
@@ -11,11 +13,13 @@ __all__ = [
     "CacheUsage",
     "CachedSequence",
     "ContextPolicy",
+    "HeavyHitterPolicy",
     "KVCache",
     "Policy",
     "PoolSizes",
     "ScheduledRows",
     "build_step",
     "bytes_of_layers",
+    "parse_kv_policy",
     "pool_sizes",
 ]

@@ -15,7 +15,7 @@ from localllm.kernels.kv_layout import PAGE_SIZE
 from localllm.kernels.step import PageMove
 
 from .group import GroupPools
-from .native_window import NativeWindowPolicy
+from .native_window import NativeWindowPolicy, native_windows
 from .parked import ParkedSequences
 from .prefix import Match, Node, PrefixIndex
 from .sequence import CachedSequence, PageTable, token_array
@@ -55,12 +55,11 @@ class KVCache:
 
     def __init__(self, layout: KVLayout, sizes: PoolSizes, policy: Policy, *, reuse: bool = True) -> None:
         self.policy = policy
-        self._reuse = reuse
+        self._reuse = reuse and policy.capacity is None
         self.seal_tokens = sizes.seal_tokens
         self._most_precise = sizes.precise_pages
         staging = sizes.staging or (0,) * len(sizes.main)
-        peak = policy.peak_tokens(1)
-        native = [g.window if g.window is not None and g.window < peak else None for g in layout.groups]
+        native = native_windows(layout, policy)
         self._index = PrefixIndex(native)
         self.groups = tuple(
             GroupPools(
@@ -159,6 +158,11 @@ class KVCache:
         other.evicted_at, other.evicted_tokens = sequence.evicted_at, sequence.evicted_tokens
         return other
 
+    @property
+    def can_fork(self) -> bool:
+        """Whether sequences may share pages at all."""
+        return self.policy.capacity is None
+
     def release(self, sequence: CachedSequence, *, publish: bool) -> None:
         """The sequence is over. `publish`: its keys and values are sane and may serve later requests."""
         publish = publish and self._reuse and not sequence.moves
@@ -204,10 +208,10 @@ class KVCache:
     def reserve(self, sequence: CachedSequence, rows: int) -> bool:
         """Pages for `rows` (at most `room`) more rows; False, with nothing taken, when there are too few."""
         self._drop(sequence)
-        end = sequence.length + rows
+        ends = [_end(group, sequence.length + rows) for group in self.groups]
         seal = self._blocks_to_seal(sequence)
         wanted = []  # per group: pages to write to, pages to seal into
-        for group, table in zip(self.groups, sequence.tables, strict=True):
+        for group, table, end in zip(self.groups, sequence.tables, ends, strict=True):
             copied = self._shared_tail(group, table, sequence.length) is not None
             added = max(0, -(-(end - table.end) // PAGE_SIZE))
             wanted.append((added + copied, sum(table.index_of(block) is not None for block in seal)))
@@ -216,7 +220,7 @@ class KVCache:
             if oldest is None:
                 return False
             self._free(oldest)
-        for index, (group, table) in enumerate(zip(self.groups, sequence.tables, strict=True)):
+        for index, (group, table, end) in enumerate(zip(self.groups, sequence.tables, ends, strict=True)):
             for block in seal:
                 at = table.index_of(block)
                 if at is not None:
@@ -252,7 +256,7 @@ class KVCache:
     @staticmethod
     def _shared_tail(group: GroupPools, table: PageTable, length: int) -> int | None:
         """Index of the page that the next row is written to, if another sequence holds it too."""
-        if length % PAGE_SIZE == 0 or table.count == 0:
+        if length % PAGE_SIZE == 0 or table.count == 0 or _end(group, length) < length:
             return None
         at = table.index_of(length // PAGE_SIZE)
         return at if at is not None and group.holders(int(table.entries[at])) > 1 else None
@@ -267,6 +271,8 @@ class KVCache:
     def commit(self, sequence: CachedSequence, rows: int) -> None:
         """The step ran: `rows` of the reserved rows (those of the next `rows` tokens) are valid now."""
         sequence.length += rows
+        if self.policy.capacity is not None:
+            sequence.evicted_tokens = max(0, sequence.length - self.policy.capacity)
         self._settle(sequence)
 
     def _settle(self, sequence: CachedSequence) -> None:
@@ -343,3 +349,9 @@ class KVCache:
         while (oldest := self._parked.pop_oldest()) is not None:
             self._free(oldest)
         self._index.clear()
+
+
+def _end(group: GroupPools, length: int) -> int:
+    """The places that a sequence of this length takes."""
+    capacity = group.policy.capacity
+    return length if capacity is None else min(length, capacity)

@@ -11,6 +11,11 @@ class FullPolicy:
 
     context: int
 
+    @property
+    def capacity(self) -> int | None:
+        """None: every row gets a place of its own."""
+        return None
+
     def sink_pages(self, tokens: int) -> int:
         """Nothing is dropped, so nothing has to be protected."""
         return 0

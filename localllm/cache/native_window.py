@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from localllm.kernels.kv_layout import PAGE_SIZE
+
+if TYPE_CHECKING:
+    from localllm.kernels.kv_layout import KVLayout
+
+    from .policy import Policy
 
 UNLIMITED = 2**62
 
@@ -14,6 +20,11 @@ class NativeWindowPolicy:
     """Position p sees p - window + 1 to p; the executor masks by position, pages are dropped when none sees them."""
 
     window: int
+
+    @property
+    def capacity(self) -> int | None:
+        """None: every row gets a place of its own."""
+        return None
 
     def sink_pages(self, tokens: int) -> int:
         """The model was trained without sinks in these layers."""
@@ -30,3 +41,10 @@ class NativeWindowPolicy:
     def peak_tokens(self, rows: int) -> int:
         """The window, the rows of the step, and the unused part of the oldest page."""
         return self.window + rows + PAGE_SIZE
+
+
+def native_windows(layout: KVLayout, policy: Policy) -> list[int | None]:
+    """For each group the window of its own that decides what it keeps; None: `policy` does."""
+    peak = policy.peak_tokens(1)
+    kept = policy.capacity is not None  # keys are kept one by one; a window counts positions
+    return [g.window if g.window is not None and (kept or g.window < peak) else None for g in layout.groups]

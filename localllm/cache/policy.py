@@ -20,6 +20,10 @@ ContextPolicy = Literal["error", "window"]
 class Policy(Protocol):
     """Keeps `sink_pages` pages in front, then drops a run of pages behind them; everything later is kept."""
 
+    @property
+    def capacity(self) -> int | None:
+        """How many keys a sequence has places for, if later rows take those of earlier ones (heavy hitters)."""
+
     def sink_pages(self, tokens: int) -> int:
         """Whole pages that hold the first `tokens` tokens which must stay; RequestError if that cannot work."""
 

@@ -39,12 +39,17 @@ class SinkWindowPolicy:
             )
 
     @property
-    def _capacity(self) -> int:
+    def capacity(self) -> int | None:
+        """None: every row gets a place of its own."""
+        return None
+
+    @property
+    def _pages_kept(self) -> int:
         return self.window // PAGE_SIZE
 
     @property
     def _most_sink_pages(self) -> int:
-        return self._capacity - MARGIN // PAGE_SIZE
+        return self._pages_kept - MARGIN // PAGE_SIZE
 
     @staticmethod
     def _pages(tokens: int) -> int:
@@ -65,16 +70,16 @@ class SinkWindowPolicy:
 
     def dropped_pages(self, length: int, sink_pages: int) -> int:
         """Grows by a quarter of the movable pages each time that all pages are full."""
-        overfull = length // PAGE_SIZE - self._capacity
+        overfull = length // PAGE_SIZE - self._pages_kept
         if overfull < 0:
             return 0
-        at_once = -(-(self._capacity - sink_pages) // 4)
+        at_once = -(-(self._pages_kept - sink_pages) // 4)
         return at_once * (overfull // at_once + 1)
 
     def room(self, length: int, sink_pages: int) -> int:
         """What is left of the window once the drop that is due at `length` is done."""
-        return (self._capacity + self.dropped_pages(length, sink_pages)) * PAGE_SIZE - length
+        return (self._pages_kept + self.dropped_pages(length, sink_pages)) * PAGE_SIZE - length
 
     def peak_tokens(self, rows: int) -> int:
         """The window, in whole pages."""
-        return self._capacity * PAGE_SIZE
+        return self._pages_kept * PAGE_SIZE

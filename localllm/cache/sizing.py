@@ -8,7 +8,7 @@ from localllm.kernels.kv_layout import PAGE_SIZE, QUANTISED, SEAL_TOKENS
 
 from .cache import PoolSizes
 from .full import FullPolicy
-from .native_window import NativeWindowPolicy
+from .native_window import NativeWindowPolicy, native_windows
 
 if TYPE_CHECKING:
     from localllm.kernels.kv_layout import KVLayout, KVType
@@ -23,9 +23,8 @@ def pool_sizes(layout: KVLayout, policy: Policy, kv_type: KVType, *, parallel: i
     seal = SEAL_TOKENS if kv_type in QUANTISED else 0
     peak = policy.peak_tokens(1)
     main, staging = [], []
-    for group in layout.groups:
-        window = group.window
-        deciding = policy if window is None or window >= peak else NativeWindowPolicy(window)
+    for window in native_windows(layout, policy):
+        deciding = policy if window is None else NativeWindowPolicy(window)
         copy_source = 1  # a page is held until its copy is made
         pages = -(-deciding.peak_tokens(min(step_rows, peak)) // PAGE_SIZE) + copy_source
         main.append(parallel * pages)

@@ -32,7 +32,10 @@ def build_step(cache: KVCache, scheduled: Sequence[ScheduledRows], output: Outpu
     """One Step over all rows, in the given order."""
     sequences = [rows.sequence for rows in scheduled]
     positions, row_sequence, wanted = _one(scheduled[0]) if len(scheduled) == 1 else _several(scheduled)
-    groups = tuple(_group_tables(sequences, group, row_sequence, positions) for group in range(len(cache.groups)))
+    groups = tuple(
+        _group_tables(sequences, index, row_sequence, positions, group.policy.capacity)
+        for index, group in enumerate(cache.groups)
+    )
     near = cache.policy_group
     evicted = near is not None and any(sequence.evicted_at for sequence in sequences)
     return Step(
@@ -76,6 +79,7 @@ def _group_tables(
     group: int,
     row_sequence: npt.NDArray[np.int32],
     positions: npt.NDArray[np.int64],
+    capacity: int | None,
 ) -> GroupTables:
     tables = [sequence.tables[group] for sequence in sequences]
     if len(tables) == 1:
@@ -86,12 +90,17 @@ def _group_tables(
             pages[index, : table.count] = table.entries
     dropped = [table.dropped * PAGE_SIZE for table in tables]
     logical = positions - (dropped[0] if len(tables) == 1 else np.array(dropped, np.int64)[row_sequence])
+    if capacity is not None:
+        logical = np.minimum(logical, capacity - 1)
     entries = pages[row_sequence, logical // PAGE_SIZE].astype(np.int64)
     entries ^= entries >> 63  # ~entry is the page in the staging pool
+    slots = entries * PAGE_SIZE + positions % PAGE_SIZE
+    if capacity is not None:
+        slots[positions >= capacity] = -1  # the executor finds the places
     return GroupTables(
         pages=pages,
         sink_tokens=np.array([table.sink_tokens for table in tables], np.int32),
         window_start=np.array([table.window_start for table in tables], np.int64),
-        slots=entries * PAGE_SIZE + positions % PAGE_SIZE,
+        slots=slots,
         row_index=logical.astype(np.int32),
     )

@@ -33,7 +33,7 @@ class LocalBackend:
     def __init__(self, name: str, keywords: Mapping[str, Any], sampling: Mapping[str, Any] | None = None) -> None:
         self.name = name
         self.sampling: Mapping[str, Any] = dict(sampling or {})
-        self._keywords = {"context_policy": "window", **keywords}
+        self._keywords = {"context_policy": "error" if keywords.get("kv_policy") else "window", **keywords}
         self._llm: LLM | None = None
         self._lock = threading.Lock()
         self._generation: Handle | None = None  # the present or last answer

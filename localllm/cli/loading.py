@@ -14,7 +14,19 @@ if TYPE_CHECKING:
     from localllm.store import ResolvedModel
 
 LOAD_SETTINGS = (
-    *("device", "threads", "vram", "context", "kv", "window", "sinks", "context_policy", "mode", "speculate"),
+    *(
+        "device",
+        "threads",
+        "vram",
+        "context",
+        "kv",
+        "kv_policy",
+        "window",
+        "sinks",
+        "context_policy",
+        "mode",
+        "speculate",
+    ),
     "chat_template",
 )
 

@@ -34,6 +34,7 @@ _LOAD = (
     click.option("--vram", type=Size(), help="GPU memory to use at most, such as 6GiB."),
     click.option("--context", "-c", type=click.IntRange(1), help="Tokens of context to make room for."),
     click.option("--kv", type=click.Choice(["f16", "f32", "q8", "q4", "q2"]), help="How the KV cache is stored."),
+    click.option("--kv-policy", help="Lossy: keep or read a part of the keys; h2o:TOKENS or sparq:COMPONENTS:TOKENS."),
     click.option("--window", type=click.IntRange(1), help="Keep only this many tokens (sinks and a sliding window)."),
     click.option("--sinks", type=click.IntRange(0), help="First tokens to keep for ever; default: the system prompt."),
     click.option(

@@ -5,14 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from localllm.cache import POLICIES, Policy
+from localllm.cache import POLICIES, HeavyHitterPolicy, Policy
 from localllm.errors import ConfigurationError
+from localllm.kernels.selective import HeavyHitters
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from localllm.cache import ContextPolicy, PoolSizes
     from localllm.kernels.kv_layout import KVType
+    from localllm.kernels.selective import SelectivePolicy
     from localllm.kernels.spec import ModelSpec
 
     from .hooks import Drafter
@@ -25,7 +27,7 @@ class EngineOptions:
 
     `parallel`: sequences that run at the same time; more wait. `most_tokens` ends an answer for which no limit was
     asked. `pool` replaces the planned page pools (tests). `prefix_cache` False computes every prompt anew.
-    `drafter` makes the guesser of each sequence, for speculation.
+    `drafter` makes the guesser of each sequence, for speculation. `selective`: what the executor was opened with.
     """
 
     context: int
@@ -38,6 +40,7 @@ class EngineOptions:
     prefix_cache: bool = True
     pool: PoolSizes | None = None
     drafter: Callable[[], Drafter] | None = None
+    selective: SelectivePolicy | None = None
 
     def __post_init__(self) -> None:
         for name, value in (("context", self.context), ("parallel", self.parallel), ("window", self.window)):
@@ -51,6 +54,10 @@ class EngineOptions:
 
     def policy(self, spec: ModelSpec) -> Policy:
         """The KV policy for a model; ConfigurationError for one that cannot work."""
+        if self.selective is not None and (self.slides or self.drafter is not None):
+            raise ConfigurationError(
+                "a selective KV policy goes neither with a window that slides nor with speculation"
+            )
         positions = spec.embed.positions
         if positions is not None:
             most = positions.rows - spec.embed.position_offset
@@ -58,6 +65,8 @@ class EngineOptions:
                 raise ConfigurationError(f"{spec.architecture} models know {most} positions only; no window can slide")
             if self.context > most:
                 raise ConfigurationError(f"the context of {self.context} is above the {most} positions of this model")
+        if isinstance(self.selective, HeavyHitters):
+            return HeavyHitterPolicy(self.context, self.selective.tokens)
         if not self.slides:
             return POLICIES["error"](self.context, None)
         window = self.window or self.context

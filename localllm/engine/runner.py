@@ -139,7 +139,7 @@ class Runner:
 
     def _begin_sibling(self, parent: Job, sibling: Job, row: npt.NDArray[np.float32]) -> None:
         """Another answer to the same prompt: it shares the prompt's pages, or waits for a slot."""
-        if not self._scheduler.has_slot or parent.kv is None:
+        if not self._scheduler.has_slot or parent.kv is None or not self._cache.can_fork:
             self._scheduler.waiting.push(sibling)
             return
         kv = self._cache.fork(parent.kv)
