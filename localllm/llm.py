@@ -39,7 +39,8 @@ class LLM:
     here). `threads` None: as many as measure fastest. `vram` in bytes. `context` in tokens, None: what the model was
     trained for, at most 8192. `kv_policy`: keep or read only a part of the keys, see docs/kv.md. `window`/`sinks`: keep
     only so many tokens (StreamingLLM), so that text never ends. `context_policy`: what happens when the context is
-    full. `chat_template`: a Jinja file instead of the model's own. Use as a context manager, or call `close`.
+    full. `speculate`: how to guess ahead (auto, off, lookup), which changes the speed only. `chat_template`: a Jinja
+    file instead of the model's own. Use as a context manager, or call `close`.
     Raises LocalLLMError and its subclasses.
     """
 
@@ -69,12 +70,14 @@ class LLM:
         from localllm.kernels.executor import ExecutorOptions
         from localllm.kernels.registry import open_executor
         from localllm.models import load_spec
+        from localllm.speculation import open_speculation
         from localllm.store import resolve_model
         from localllm.tokenizer import Tokenizer
 
         self._closed = False
         self._kv: KVType = kv
         self._selective = None if kv_policy is None else parse_kv_policy(kv_policy)
+        speculation = open_speculation("off" if self._selective and speculate == "auto" else speculate)
         self.path = resolve_model(model, pull=pull).path
         self._file: GGUFFile = open_gguf(self.path)
         try:
@@ -96,6 +99,7 @@ class LLM:
                         context_policy=context_policy,
                         parallel=parallel,
                         selective=self._selective,
+                        speculation=speculation,
                     )
                     self.engine: Engine = Engine(executor, self.tokenizer, engine_options)
                 except BaseException:

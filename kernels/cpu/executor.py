@@ -161,7 +161,7 @@ class CpuExecutor:
         if not 1 <= rows <= self.max_rows:
             raise ExecutionError(f"a step of {rows} rows, but 1 to {self.max_rows} are possible")
         if outputs > self._output_rows:
-            self._allocate_output(outputs)
+            self._allocate_output(min(max(outputs, 2 * self._output_rows), self.max_rows))
         if step.moves:
             self._pool.move(step.moves)
         single, hidden = rows == 1, step.output is Output.HIDDEN

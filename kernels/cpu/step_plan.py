@@ -11,7 +11,7 @@ from localllm.kernels.kv_layout import PAGE_SIZE
 
 from .attention import Item
 from .attention_merge import Merge
-from .attention_prefill import TILE_ROWS, Tile
+from .attention_tile import TILE_ROWS, Tile
 from .softmax import CHUNK, CHUNK_PAGES, RowPlan
 from .step_state import GroupWord, group_word
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     Words = npt.NDArray[np.int64]
 
-_FEWEST_TILE_ROWS = 4  # fewer rows of a sequence are faster one by one
+_FEWEST_TILE_ROWS = 2  # fewer rows of a sequence are faster one by one
 
 
 class GroupPlan:
@@ -135,8 +135,10 @@ class GroupPlan:
         """Rows to items, tiles and merges; returns how many of each."""
         tiles = 0
         alone: list[int] = []
+        # A window's edge does not move steadily over the rows of a tree, which a tile relies on.
+        may_tile = self._tiles and (step.tree is None or self._window is None)
         for rows in _runs(step.sequences) if len(step.tokens) > 1 else [slice(0, 1)]:
-            if not self._tiles or step.tree is not None or rows.stop - rows.start < _FEWEST_TILE_ROWS:
+            if not may_tile or rows.stop - rows.start < _FEWEST_TILE_ROWS:
                 alone.extend(range(rows.start, rows.stop))
                 continue
             starts = np.arange(rows.start, rows.stop, TILE_ROWS)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from localllm.kernels.kv_layout import PAGE_SIZE
-from localllm.kernels.step import GroupTables, Output, Step
+from localllm.kernels.step import GroupTables, Output, Step, TreeMask
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,11 +21,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ScheduledRows:
-    """Rows of one sequence, from its length on (reserved); the output of the last `outputs` of them is wanted."""
+    """Rows of one sequence, from its length on (reserved); the output of the last `outputs` of them is wanted.
+
+    `parents`: the last rows are a tree, each follows another of them (by its number) or the row before all (-1).
+    """
 
     sequence: CachedSequence
     tokens: npt.NDArray[np.int32]
     outputs: int
+    parents: tuple[int, ...] = ()
 
 
 def build_step(cache: KVCache, scheduled: Sequence[ScheduledRows], output: Output = Output.LOGITS) -> Step:
@@ -36,18 +40,45 @@ def build_step(cache: KVCache, scheduled: Sequence[ScheduledRows], output: Outpu
         _group_tables(sequences, index, row_sequence, positions, group.policy.capacity)
         for index, group in enumerate(cache.groups)
     )
+    shift, tree = _trees(scheduled) if any(rows.parents for rows in scheduled) else (None, None)
     near = cache.policy_group
     evicted = near is not None and any(sequence.evicted_at for sequence in sequences)
     return Step(
         tokens=scheduled[0].tokens if len(scheduled) == 1 else np.concatenate([rows.tokens for rows in scheduled]),
-        positions=positions,
+        positions=positions if shift is None else positions - shift,
         sequences=row_sequence,
         groups=groups,
         output_rows=wanted,
         output=output,
-        sink_positions=groups[near].row_index.astype(np.int64) if near is not None and evicted else None,
+        sink_positions=_sink_positions(groups[near], shift) if near is not None and evicted else None,
+        tree=tree,
         moves=tuple(move for sequence in sequences for move in sequence.moves),
     )
+
+
+def _sink_positions(tables: GroupTables, shift: npt.NDArray[np.int64] | None) -> npt.NDArray[np.int64]:
+    near = tables.row_index.astype(np.int64)
+    return near if shift is None else near - shift
+
+
+def _trees(scheduled: Sequence[ScheduledRows]) -> tuple[npt.NDArray[np.int64], TreeMask]:
+    """How far each row's position lies before its place, for siblings share a position, and who sees whom."""
+    total = sum(len(rows.tokens) for rows in scheduled)
+    shift, ancestors = np.zeros(total, np.int64), np.zeros((total, total), np.bool_)
+    start = 0
+    for rows in scheduled:
+        count = len(rows.tokens)
+        own = ancestors[start : start + count, start : start + count]
+        own[:] = np.tri(count, dtype=np.bool_)
+        first = count - len(rows.parents)
+        depths: list[int] = []
+        for index, parent in enumerate(rows.parents):
+            depths.append(0 if parent < 0 else depths[parent] + 1)
+            own[first + index] = own[first + parent]
+            own[first + index, first + index] = True
+            shift[start + first + index] = index - depths[index]
+        start += count
+    return shift, TreeMask(ancestors)
 
 
 def _one(rows: ScheduledRows) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32], npt.NDArray[np.int32]]:

@@ -45,7 +45,7 @@ _LOAD = (
     click.option(
         "--mode", type=click.Choice(["exact", "sparse", "turbo"]), help="How much to compute; exact loses nothing."
     ),
-    click.option("--speculate", help="Guess ahead: auto, off, lookup, or a draft model."),
+    click.option("--speculate", help="Guess ahead to be faster, with the same text: auto, off or lookup."),
     click.option(
         "--chat-template",
         type=click.Path(exists=True, dir_okay=False),

@@ -70,10 +70,11 @@ def summary(finished: Finished) -> str:
     usage, timings = finished.usage, finished.timings
     prompt_rate = (usage.prompt_tokens - usage.cached_tokens) / timings.prompt_seconds if timings.prompt_seconds else 0
     rate = (usage.completion_tokens - 1) / timings.decode_seconds if timings.decode_seconds else 0
+    guesses = f" ({usage.accepted_tokens} of {usage.drafted_tokens} guesses right)" if usage.drafted_tokens else ""
     return (
         f"prompt {usage.prompt_tokens} tokens ({usage.cached_tokens} cached), {prompt_rate:.0f} tok/s; "
         f"first token after {timings.first_token_seconds:.2f} s; "
-        f"answer {usage.completion_tokens} tokens, {rate:.1f} tok/s; {finished.reason}"
+        f"answer {usage.completion_tokens} tokens, {rate:.1f} tok/s{guesses}; {finished.reason}"
     )
 
 

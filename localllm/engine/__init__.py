@@ -2,7 +2,7 @@
 
 from .engine import Engine, EngineUsage
 from .generation import ContextState, Generation
-from .hooks import Constraint, Drafter, RowReader
+from .hooks import Constraint, RowReader
 from .options import EngineOptions
 from .readers import NextTokenLogprobs
 from .request import Request
@@ -11,7 +11,6 @@ from .sessions import model_fingerprint
 __all__ = [
     "Constraint",
     "ContextState",
-    "Drafter",
     "Engine",
     "EngineOptions",
     "EngineUsage",

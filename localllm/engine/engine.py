@@ -86,7 +86,12 @@ class Engine:
         self._cache = KVCache(self._executor.layout, self._sizes, self._policy, reuse=self._options.prefix_cache)
         budget = StepBudget(self._executor.max_rows)
         self._scheduler = Scheduler(
-            self._cache, budget, self._options.parallel, self._executor.max_rows, self._executor.spec.vocabulary_size
+            self._cache,
+            budget,
+            self._options.parallel,
+            self._executor.max_rows,
+            self._executor.spec.vocabulary_size,
+            self._options.speculation,
         )
         self._runner = Runner(
             self._executor,
@@ -95,6 +100,7 @@ class Engine:
             budget,
             vocabulary_size=self._vocabulary_size,
             context=self._policy.peak_tokens(1),
+            speculation=self._options.speculation,
         )
 
     def _staging(self) -> tuple[int, ...]:
@@ -146,8 +152,7 @@ class Engine:
             limit = min(limit, self._options.context - len(request.ids))
         text = AnswerText(self._tokenizer, parameters, limit, show_special=request.show_special)
         banned = [token for token in self._tokenizer.end_ids if parameters.ignore_eos and token < self._vocabulary_size]
-        drafter = None if self._options.drafter is None else self._options.drafter()
-        return Job(request, generation, index, order, sampler, text, np.array(banned, np.int64), drafter)
+        return Job(request, generation, index, order, sampler, text, np.array(banned, np.int64))
 
     def _breaker_ids(self, breakers: tuple[str, ...]) -> frozenset[int]:
         return breaker_ids(self._tokenizer.pieces(range(self._vocabulary_size)), breakers)
@@ -284,6 +289,8 @@ class Engine:
             self._changed.notify_all()
         if threading.current_thread() is not self._thread:
             self._thread.join()
+            if self._options.speculation is not None:
+                self._options.speculation.close()
 
     def _check_alive(self) -> None:
         if self._death is not None:

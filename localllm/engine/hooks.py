@@ -1,12 +1,10 @@
-"""What may be plugged into a request: grammars, guessers and readers of raw outputs."""
+"""What may be plugged into a request: grammars and readers of raw outputs."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     import numpy as np
     import numpy.typing as npt
 
@@ -24,16 +22,6 @@ class Constraint(Protocol):
 
     def complete(self) -> bool:
         """Whether nothing more can follow; the answer then ends."""
-
-
-class Drafter(Protocol):
-    """Guesses the next tokens of one sequence. Guesses change how fast an answer comes, never what it says."""
-
-    def draft(self, tokens: Sequence[int], most: int) -> Sequence[int]:
-        """At most `most` guesses for what follows `tokens`; none where it does not pay."""
-
-    def judge(self, drafted: int, accepted: int) -> None:
-        """How many of the last guesses were right."""
 
 
 class RowReader(Protocol):

@@ -10,6 +10,7 @@ import numpy as np
 from localllm.cache.sequence import token_array
 from localllm.events import Finished, PromptProgress, Timings, Usage
 from localllm.kernels.kv_layout import PAGE_SIZE
+from localllm.speculation import MOST_GUESSES
 
 from .generation import ContextState
 
@@ -22,9 +23,10 @@ if TYPE_CHECKING:
     from localllm.cache import CachedSequence
     from localllm.events import FinishReason
     from localllm.sampling import Sample, Sampler
+    from localllm.speculation import Draft, Guide
 
     from .generation import Generation
-    from .hooks import Constraint, Drafter
+    from .hooks import Constraint
     from .request import Request
     from .text import AnswerText
 
@@ -41,7 +43,6 @@ class Job:
         sampler: Sampler,
         text: AnswerText,
         banned: npt.NDArray[np.int64],
-        drafter: Drafter | None,
     ) -> None:
         self.request = request
         self.generation = generation
@@ -50,7 +51,7 @@ class Job:
         self.sampler = sampler
         self.text = text
         self.constraint: Constraint | None = request.constraint() if request.constraint is not None else None
-        self.drafter = drafter
+        self.guide: Guide | None = None  # guesses ahead, once the answer has begun
         self.kv: CachedSequence | None = None
         self.siblings: list[Job] = []  # other answers to the same prompt, which wait for it
         self.restarted = False
@@ -81,8 +82,12 @@ class Job:
 
     @property
     def answering(self) -> bool:
-        """Whether the prompt is done and each step gives a token."""
-        return self.text.count > 0 and self.pending == 1
+        """Whether the prompt is done and each step gives a token.
+
+        More than one row is pending behind guesses that were right on a side branch: their keys and values lie in the
+        wrong places, so those rows are run again.
+        """
+        return self.text.count > 0 and self.pending <= MOST_GUESSES + 1
 
     @property
     def waited(self) -> float:
@@ -124,12 +129,12 @@ class Job:
             allowed = allowed[: len(row)]
         return self.sampler.sample(row, self.tokens, allowed)
 
-    def judge(self, drafted: Sequence[int], accepted: int) -> None:
-        """The step verified these guesses."""
-        if self.drafter is not None and drafted:
-            self._drafted += len(drafted)
-            self._accepted += accepted
-            self.drafter.judge(len(drafted), accepted)
+    def judge(self, draft: Draft, accepted: Sequence[int]) -> None:
+        """The step verified these guesses; those of `accepted` were right."""
+        if self.guide is not None and len(draft):
+            self._drafted += len(draft)
+            self._accepted += len(accepted)
+            self.guide.judge(draft, accepted)
 
     def mark_first(self) -> None:
         """The first token is there."""
@@ -145,6 +150,8 @@ class Job:
 
     def finish(self, reason: FinishReason, error: str | None = None) -> None:
         """The last event."""
+        if self.guide is not None:
+            self.guide.close()
         now = time.perf_counter()
         started = self._started or now
         first = self._first or now

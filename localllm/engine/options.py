@@ -10,14 +10,11 @@ from localllm.errors import ConfigurationError
 from localllm.kernels.selective import HeavyHitters
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from localllm.cache import ContextPolicy, PoolSizes
     from localllm.kernels.kv_layout import KVType
     from localllm.kernels.selective import SelectivePolicy
     from localllm.kernels.spec import ModelSpec
-
-    from .hooks import Drafter
+    from localllm.speculation import Speculation
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +24,7 @@ class EngineOptions:
 
     `parallel`: sequences that run at the same time; more wait. `most_tokens` ends an answer for which no limit was
     asked. `pool` replaces the planned page pools (tests). `prefix_cache` False computes every prompt anew.
-    `drafter` makes the guesser of each sequence, for speculation. `selective`: what the executor was opened with.
+    `speculation` guesses ahead; the engine closes it. `selective`: what the executor was opened with.
     """
 
     context: int
@@ -39,7 +36,7 @@ class EngineOptions:
     most_tokens: int = 2**20
     prefix_cache: bool = True
     pool: PoolSizes | None = None
-    drafter: Callable[[], Drafter] | None = None
+    speculation: Speculation | None = None
     selective: SelectivePolicy | None = None
 
     def __post_init__(self) -> None:
@@ -54,7 +51,7 @@ class EngineOptions:
 
     def policy(self, spec: ModelSpec) -> Policy:
         """The KV policy for a model; ConfigurationError for one that cannot work."""
-        if self.selective is not None and (self.slides or self.drafter is not None):
+        if self.selective is not None and (self.slides or self.speculation is not None):
             raise ConfigurationError(
                 "a selective KV policy goes neither with a window that slides nor with speculation"
             )

@@ -9,6 +9,7 @@ import numpy as np
 
 from localllm.cache import build_step
 from localllm.errors import ExecutionError, LocalLLMError, OutOfMemoryError
+from localllm.speculation import verify
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from localllm.cache import KVCache
     from localllm.kernels.executor import Executor
     from localllm.kernels.step import Output
+    from localllm.speculation import Draft, Speculation
 
     from .budget import StepBudget
     from .job import Job
@@ -34,6 +36,7 @@ class Runner:
         *,
         vocabulary_size: int,
         context: int,
+        speculation: Speculation | None = None,
     ) -> None:
         self._executor = executor
         self._cache = cache
@@ -41,6 +44,7 @@ class Runner:
         self._budget = budget
         self._vocabulary_size = vocabulary_size
         self._context = context
+        self._speculation = speculation
         self.steps = 0
         self.rows = 0
 
@@ -61,6 +65,7 @@ class Runner:
             return
         answering = [item.job.answering for item in planned]
         self._observe(planned, answering, time.perf_counter() - started)
+        rows = sum(len(item.rows.tokens) for item in planned)
         at = 0
         for item in planned:
             end = at + item.rows.outputs
@@ -69,6 +74,8 @@ class Runner:
             except LocalLLMError as error:
                 self.fail(item.job, error)
             at = end
+        if self._speculation is not None and all(answering):
+            self._speculation.observe(rows, time.perf_counter() - started)
 
     def _observe(self, planned: list[Planned], answering: list[bool], seconds: float) -> None:
         counts = [len(item.rows.tokens) for item in planned]
@@ -80,7 +87,7 @@ class Runner:
     def _deliver(self, item: Planned, rows: npt.NDArray[np.float32], output: Output) -> None:
         job, kv = item.job, item.rows.sequence
         count = len(item.rows.tokens)
-        prompt_rows = count - len(item.drafts)
+        prompt_rows = count - len(item.draft)
         reads = job.request.reader is not None and job.text.count == 0
         if reads or prompt_rows < job.pending:  # the sampler looks at the others
             _check(rows)
@@ -95,8 +102,10 @@ class Runner:
             for each in (job, *job.siblings):
                 self.end(each)
             return
-        sampled = self._sample(job, rows[-1 - len(item.drafts) :], item.drafts)
-        self._commit(job, prompt_rows - 1 + sampled)
+        path = self._sample(job, rows[-1 - len(item.draft) :], item.draft)
+        # What was accepted on a side branch has its keys in the wrong places: those rows run again with the next step.
+        in_place = next((place for place, node in enumerate(path) if node != place), len(path))
+        self._commit(job, prompt_rows + in_place)
         siblings, job.siblings = job.siblings, []
         for sibling in siblings:
             self._begin_sibling(job, sibling, rows[-1])
@@ -109,18 +118,16 @@ class Runner:
             self._cache.publish(job.kv)
             job.note_context(self._context)
 
-    def _sample(self, job: Job, rows: npt.NDArray[np.float32], drafts: tuple[int, ...]) -> int:
-        """Choose a token from each row while the guesses before it were right; returns how many were chosen.
+    def _sample(self, job: Job, rows: npt.NDArray[np.float32], draft: Draft) -> list[int]:
+        """Choose a token from each row while the guesses before it were right; returns the guesses that were."""
 
-        A guess is right when it is the token that would have been chosen anyway, so guesses never change the text.
-        """
-        for index, row in enumerate(rows):
-            self._choose(job, row)
-            right = index < len(drafts) and job.tokens[-1] == drafts[index]
-            if not right or job.text.finished is not None:
-                break
-        job.judge(drafts, index + right)
-        return index + 1
+        def choose(row: int) -> int | None:
+            self._choose(job, rows[row])
+            return None if job.text.finished is not None else job.tokens[-1]
+
+        path = verify(draft, choose)
+        job.judge(draft, path)
+        return path
 
     def _choose(self, job: Job, row: npt.NDArray[np.float32]) -> None:
         sample = job.choose(row[: self._vocabulary_size])

@@ -9,6 +9,7 @@ import numpy as np
 
 from localllm.cache import ScheduledRows
 from localllm.kernels.step import Output
+from localllm.speculation import NOTHING, Load
 
 from .waiting import FairQueue
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from localllm.cache import CachedSequence, KVCache
+    from localllm.speculation import Draft, Speculation
 
     from .budget import StepBudget
     from .job import Job
@@ -25,17 +27,25 @@ OUTPUT_VALUES = 2**24  # logits that one step may return for readers (64 MiB)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Planned:
-    """A job's rows in a step; the last `len(drafts)` of them are guesses."""
+    """A job's rows in a step; the last `len(draft)` of them are guesses."""
 
     job: Job
     rows: ScheduledRows
-    drafts: tuple[int, ...] = ()
+    draft: Draft = NOTHING
 
 
 class Scheduler:
     """Decides who runs, and which rows."""
 
-    def __init__(self, cache: KVCache, budget: StepBudget, parallel: int, max_rows: int, vocabulary_size: int) -> None:
+    def __init__(
+        self,
+        cache: KVCache,
+        budget: StepBudget,
+        parallel: int,
+        max_rows: int,
+        vocabulary_size: int,
+        speculation: Speculation | None = None,
+    ) -> None:
         self.waiting = FairQueue()
         self.running: list[Job] = []
         self.stuck: list[Job] = []  # jobs for which there are too few pages even alone
@@ -43,6 +53,7 @@ class Scheduler:
         self._budget = budget
         self._parallel = parallel
         self._max_rows = max_rows
+        self._speculation = speculation
         self._reader_rows = max(1, OUTPUT_VALUES // vocabulary_size)
         self._work = 0.0  # rows computed so far: the clock of `haste`
         self._last_output = Output.LOGITS
@@ -119,24 +130,27 @@ class Scheduler:
         planned: list[Planned] = []
         left = self._max_rows
         answering = [job for job in self.running if job.answering and self._output(job) is output]
-        for job in answering:
+        for index, job in enumerate(answering):
             if job in self.running and left > 0:
-                drafts = self._drafts(job, left - 1)
-                self._add(planned, job, 1 + len(drafts), drafts)
+                rows = max(1, min(job.pending, left, self._room(job)))
+                draft = NOTHING
+                if rows == job.pending:
+                    draft = self._draft(job, left - rows, _load(planned, answering[index:]))
+                self._add(planned, job, rows + len(draft), draft)
                 left = self._max_rows - sum(len(item.rows.tokens) for item in planned)
         prompts = [job for job in self.running if not job.answering and self._output(job) is output]
         prompts.sort(key=lambda job: (-job.request.priority, job.haste))
         left = min(left, self._budget.rows(decoding=bool(planned)))
         for job in prompts:
             if job in self.running and left > 0:
-                rows = min(job.pending, left, self._room(job))
+                rows = max(1, min(job.pending, left, self._room(job)))
                 if job.request.reader is not None:
                     rows = min(rows, self._reader_rows)
-                left -= self._add(planned, job, rows, ())
+                left -= self._add(planned, job, rows, NOTHING)
         self._work += sum(len(item.rows.tokens) for item in planned)
         return planned, output
 
-    def _add(self, planned: list[Planned], job: Job, rows: int, drafts: tuple[int, ...]) -> int:
+    def _add(self, planned: list[Planned], job: Job, rows: int, draft: Draft) -> int:
         while job.kv is not None and not self._cache.reserve(job.kv, rows):
             victim = self.running[-1]
             if victim is job and len(self.running) == 1:
@@ -150,8 +164,9 @@ class Scheduler:
         if job.kv is None:
             return 0
         start = job.kv.length
-        tokens = np.array([*job.kv.tokens[start : start + rows - len(drafts)], *drafts], np.int32)
-        planned.append(Planned(job, ScheduledRows(job.kv, tokens, self._outputs(job, rows, drafts)), drafts))
+        tokens = np.array([*job.kv.tokens[start : start + rows - len(draft)], *draft.tokens], np.int32)
+        parents = () if draft.is_chain else draft.parents
+        planned.append(Planned(job, ScheduledRows(job.kv, tokens, self._outputs(job, rows, draft), parents), draft))
         return rows
 
     def _restart(self, job: Job) -> None:
@@ -165,17 +180,19 @@ class Scheduler:
         self.run(job, self._cache.open(job.tokens, protected=job.request.sinks or 0, reuse=False))
 
     @staticmethod
-    def _outputs(job: Job, rows: int, drafts: Sequence[int]) -> int:
+    def _outputs(job: Job, rows: int, draft: Draft) -> int:
         reader = job.request.reader
         if reader is None or job.kv is None or job.text.count:
-            return 1 + len(drafts)
+            return 1 + len(draft)
         return max(1, min(rows, job.kv.length + rows - reader.first))
 
-    def _drafts(self, job: Job, most: int) -> tuple[int, ...]:
-        if job.drafter is None or job.constraint is not None:
-            return ()
-        most = min(most, self._room(job) - 1, job.text.left - 1)
-        return tuple(job.drafter.draft(job.tokens, most))[:most] if most > 0 else ()
+    def _draft(self, job: Job, most: int, load: Load) -> Draft:
+        most = min(most, self._room(job) - job.pending, job.text.left - 1)
+        if self._speculation is None or most < 1:
+            return NOTHING
+        if job.guide is None:
+            job.guide = self._speculation.begin()
+        return job.guide.draft(job.tokens, most, load, None)
 
     def _room(self, job: Job) -> int:
         return 0 if job.kv is None else self._cache.room(job.kv)
@@ -190,3 +207,10 @@ class Scheduler:
         other = Output.HIDDEN if self._last_output is Output.LOGITS else Output.LOGITS
         self._last_output = other if other in kinds else self._last_output
         return self._last_output if self._last_output in kinds else Output.LOGITS
+
+
+def _load(planned: Sequence[Planned], answering: Sequence[Job]) -> Load:
+    """What the step carries without guesses for the first of the jobs that are not planned yet."""
+    rows = sum(len(item.rows.tokens) for item in planned) + sum(job.pending for job in answering)
+    guessed = sum(len(item.draft) for item in planned)
+    return Load(rows, len(planned) + len(answering) + guessed / 2)

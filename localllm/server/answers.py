@@ -190,6 +190,8 @@ def usage_object(answers: Sequence[Answer], per_prompt: int) -> dict[str, Any]:
         "prompt_tokens_details": {"cached_tokens": sum(usage.cached_tokens for usage in prompts)},
         "completion_tokens_details": {"reasoning_tokens": sum(answer.reasoning_tokens for answer in answers)},
         "evicted_tokens": sum(answer.usage.evicted_tokens for answer in answers),
+        "drafted_tokens": sum(answer.usage.drafted_tokens for answer in answers),
+        "accepted_tokens": sum(answer.usage.accepted_tokens for answer in answers),
     }
 
 

@@ -47,6 +47,8 @@ class Metrics:
         self._tokens.labels("prompt").inc(usage.prompt_tokens)
         self._tokens.labels("cached").inc(usage.cached_tokens)
         self._tokens.labels("completion").inc(usage.completion_tokens)
+        self._tokens.labels("drafted").inc(usage.drafted_tokens)
+        self._tokens.labels("accepted").inc(usage.accepted_tokens)
         self._queue.observe(timings.queue_seconds)
         if usage.completion_tokens:
             self._first.observe(timings.first_token_seconds)

@@ -85,7 +85,6 @@ class IntegerExecutor:
     def forward(self, step: Step) -> npt.NDArray[np.float32]:
         """Logits, or the four 16-bit parts of the content as the hidden vector."""
         assert len(step.tokens) <= self.max_rows, "more rows than max_rows"
-        assert step.tree is None
         self.steps.append(step)
         for move in step.moves:
             self._move(move.group, move.source, move.destination)
@@ -129,7 +128,14 @@ class IntegerExecutor:
                 own[:sinks] = step.sink_positions[row]
             distances = own - positions
             window = self._windows[group]
+            if step.tree is not None:
+                first = int(np.flatnonzero(step.sequences == sequence)[0])
+                own_rows = np.arange(first, row + 1)
+                places = tables.row_index[own_rows]
+                distances[places] = step.positions[row] - step.positions[own_rows]
             visible = np.ones(len(index), bool) if window is None else distances < window
+            if step.tree is not None:
+                visible[places] &= step.tree.ancestors[row, own_rows]
             out[row : row + 1] = attention(x[row : row + 1], keys[visible], distances[visible])
         return out
 

@@ -59,7 +59,7 @@ def _close(actual: Logits, expected: Logits) -> None:
 def test_rows_are_equal_however_they_are_grouped(threads: int, spec: ModelSpec, executor: CpuExecutor) -> None:
     expected = logits_of(executor, TOKENS[:80], chunk=40)
     other = CpuExecutor(spec, ExecutorOptions(threads=threads, max_rows=40))
-    for chunk in (1, 2, 7, 16, 17, 40):
+    for chunk in (1, 2, 3, 7, 16, 17, 40):
         np.testing.assert_array_equal(logits_of(other, TOKENS[:80], chunk=chunk), expected)
     other.close()
 

@@ -16,6 +16,8 @@ from localllm.completion import Completion, collect
 from localllm.engine import Engine, Request
 from localllm.errors import RequestError
 from localllm.sampling import SamplingParameters
+from localllm.speculation import Draft, Load, chain, open_speculation
+from localllm.speculation.draft import ROOT
 from scripts import complete
 
 MakeEngine = Callable[..., Engine]
@@ -133,36 +135,101 @@ def test_without_a_seed_texts_differ(make_engine: MakeEngine) -> None:
 
 
 class Oracle:
-    """Guesses right, wrong, or too much, by turns; knows the text in advance."""
+    """Speculation that guesses right, wrong, too much, or several ways at once, by turns; knows the text in advance."""
 
-    def __init__(self, answer: list[int]) -> None:
-        self.answer, self.judged, self.turn = answer, [0, 0], 0
+    wants_hidden = False
 
-    def draft(self, tokens: Any, most: int) -> list[int]:
+    def __init__(self, answer: list[int], *, trees: bool) -> None:
+        self.answer, self.trees, self.judged, self.turn, self.open = answer, trees, [0, 0], 0, 0
+
+    def begin(self) -> Oracle:
+        self.open += 1
+        return self
+
+    def draft(self, tokens: Any, most: int, load: Load, hidden: Any) -> Draft:
         self.turn += 1
         done = len(tokens) - len(PROMPT)
-        guesses = self.answer[done : done + self.turn % 6]
+        guesses = self.answer[done : done + min(self.turn % 6, most)]
         if self.turn % 3 == 0 and guesses:
             guesses[-1] ^= 1
-        return guesses
+        line = chain(guesses, 0)
+        if not self.trees or most < 2 * len(guesses) + 1 or self.turn % 4 == 0:
+            return line
+        wrong = [guess ^ 2 for guess in guesses]  # a line of wrong guesses first, the good one is a side branch
+        count = len(wrong)
+        parents = [*range(-1, count - 1), *(ROOT if parent == ROOT else parent + count for parent in line.parents)]
+        return Draft((*wrong, *guesses), tuple(parents), (0,) * (2 * count))
 
-    def judge(self, drafted: int, accepted: int) -> None:
-        self.judged[0] += drafted
-        self.judged[1] += accepted
+    def judge(self, draft: Draft, accepted: Any) -> None:
+        self.judged[0] += len(draft)
+        self.judged[1] += len(accepted)
+
+    def observe(self, rows: int, seconds: float) -> None:
+        assert rows >= 1
+        assert seconds > 0
+
+    def close(self) -> None:
+        self.open -= 1
 
 
-@settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(temperature=st.sampled_from([0.0, 0.7]), window=st.sampled_from([None, 64]), penalty=st.sampled_from([1.0, 1.3]))
+@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    temperature=st.sampled_from([0.0, 0.7]),
+    window=st.sampled_from([None, 64]),
+    penalty=st.sampled_from([1.0, 1.3]),
+    trees=st.booleans(),
+    native=st.sampled_from([(None,), (None, 20)]),
+    kv_type=st.sampled_from(["f16", "q8"]),
+)
 def test_guesses_change_the_speed_only(
-    make_engine: MakeEngine, temperature: float, window: int | None, penalty: float
+    make_engine: MakeEngine,
+    temperature: float,
+    window: int | None,
+    penalty: float,
+    trees: bool,
+    native: tuple[int | None, ...],
+    kv_type: str,
 ) -> None:
     parameters = {**SAMPLED, "temperature": temperature, "repetition_penalty": penalty}
-    plain = complete(make_engine(window=window), PROMPT, **parameters)
-    oracle = Oracle(list(plain.ids))
-    executor = IntegerExecutor()
-    engine = make_engine(executor, window=window, drafter=lambda: oracle)
+    options = {"window": window, "kv_type": kv_type}
+    plain = complete(make_engine(IntegerExecutor(native), **options), PROMPT, **parameters)
+    oracle = Oracle(list(plain.ids), trees=trees)
+    executor = IntegerExecutor(native)
+    engine = make_engine(executor, speculation=oracle, **options)
     guessed = complete(engine, PROMPT, **parameters)
     assert essence(guessed) == essence(plain)
     assert [guessed.usage.drafted_tokens, guessed.usage.accepted_tokens] == oracle.judged
     assert 0 < oracle.judged[1] < oracle.judged[0]
     assert len(executor.steps) < 35  # of 40 tokens
+    assert oracle.open == 0
+
+
+def predictable(content: int, token: int, position: int) -> Any:
+    """Logits [300] of a text whose next token mostly follows from the last one."""
+    logits = np.random.default_rng(content).normal(0, 1, 300).astype(np.float32)
+    logits[(token * 7 + 3) % 64] += 6
+    return logits
+
+
+@pytest.mark.parametrize("parameters", [SAMPLED, GREEDY])
+@pytest.mark.parametrize("pages", [None, 14])
+@pytest.mark.parametrize("speculation", ["auto", "lookup"])
+def test_lookup_in_batches_that_are_preempted(
+    make_engine: MakeEngine, parameters: dict[str, Any], pages: int | None, speculation: str
+) -> None:
+    prompts = [[(7 * start + 3) % 64 for start in range(seed, 60 + seed)] for seed in range(3)]
+    options: dict[str, Any] = {} if pages is None else {"pool": PoolSizes((pages,))}
+    engine = make_engine(
+        IntegerExecutor(script=predictable), parallel=3, speculation=open_speculation(speculation), **options
+    )
+    generations = [
+        engine.submit(Request(prompt, SamplingParameters(**{**parameters, "max_tokens": 60}))) for prompt in prompts
+    ]
+    drafted = 0
+    for prompt, generation in zip(prompts, generations, strict=True):
+        completion = collect(generation)
+        plain = complete(make_engine(IntegerExecutor(script=predictable)), prompt, **{**parameters, "max_tokens": 60})
+        assert essence(completion) == essence(plain)
+        drafted += completion.usage.drafted_tokens
+        assert 0 <= completion.usage.accepted_tokens <= completion.usage.drafted_tokens
+    assert drafted > 0

@@ -1,0 +1,76 @@
+"""What a drafter hands over: guesses for the next tokens, as a tree that one step can verify."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy.typing as npt
+
+ROOT = -1  # the parent of a guess that follows the last known token directly
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """Guess i is token `tokens[i]` behind guess `parents[i]` < i, or behind the text itself (ROOT).
+
+    `grades[i]` names the class of guesses it belongs to (how long the match was, which head, how sure the model):
+    guesses of a grade are right about equally often, which is measured. The likeliest line comes first.
+    """
+
+    tokens: tuple[int, ...] = ()
+    parents: tuple[int, ...] = ()
+    grades: tuple[int, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    @property
+    def is_chain(self) -> bool:
+        """Whether every guess follows the one before it, so that no mask is needed."""
+        return all(parent == index - 1 for index, parent in enumerate(self.parents))
+
+    def child(self, node: int, token: int) -> int | None:
+        """The guess that says `token` comes behind guess `node` (or ROOT)."""
+        for index in range(node + 1, len(self.tokens)):
+            if self.parents[index] == node and self.tokens[index] == token:
+                return index
+        return None
+
+    def keep(self, nodes: Sequence[int]) -> Draft:
+        """Only these guesses, ascending; the parent of each must be among them."""
+        places = {ROOT: ROOT} | {node: place for place, node in enumerate(nodes)}
+        return Draft(
+            tuple(self.tokens[node] for node in nodes),
+            tuple(places[self.parents[node]] for node in nodes),
+            tuple(self.grades[node] for node in nodes),
+        )
+
+    def depths(self) -> list[int]:
+        """How many tokens behind the last known one each guess lies: 1, 2, ..."""
+        found: list[int] = []
+        for parent in self.parents:
+            found.append(1 if parent == ROOT else found[parent] + 1)
+        return found
+
+    def ancestors(self) -> npt.NDArray[np.bool_]:
+        """[n, n]: guess i builds on guess j (or is it)."""
+        result = np.eye(len(self.tokens), dtype=np.bool_)
+        for index, parent in enumerate(self.parents):
+            if parent != ROOT:
+                result[index] |= result[parent]
+        return result
+
+
+NOTHING = Draft()
+
+
+def chain(tokens: Sequence[int], grade: int) -> Draft:
+    """Guesses one behind the other, all of one grade."""
+    count = len(tokens)
+    return Draft(tuple(tokens), tuple(range(-1, count - 1)), (grade,) * count)

@@ -1,0 +1,66 @@
+"""Who guesses, and what an engine asks of speculation as a whole."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy as np
+    import numpy.typing as npt
+
+    from .draft import Draft
+
+
+class Drafter(Protocol):
+    """Guesses the next tokens of one sequence. Guesses change how fast an answer comes, never what it says."""
+
+    cheap: bool  # drafting costs next to nothing, so that it can be done before deciding whether it pays
+    wants_hidden: bool  # `draft` needs the model's own vector of the last verified row
+
+    def draft(self, tokens: Sequence[int], most: int, hidden: npt.NDArray[np.float32] | None) -> Draft:
+        """At most `most` guesses for what follows `tokens`, which only grow from call to call.
+
+        `hidden` [hidden] is the vector behind the final norm of the row before the last token, if it is wanted.
+        """
+
+    def close(self) -> None:
+        """The sequence is over."""
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What a step carries without this sequence's guesses: rows, and tokens that are expected from it."""
+
+    rows: int
+    tokens: float
+
+
+class Guide(Protocol):
+    """Speculation of one sequence, as the engine sees it."""
+
+    wants_hidden: bool
+
+    def draft(self, tokens: Sequence[int], most: int, load: Load, hidden: npt.NDArray[np.float32] | None) -> Draft:
+        """The guesses that are worth verifying in the next step; none where it does not pay."""
+
+    def judge(self, draft: Draft, accepted: Sequence[int]) -> None:
+        """The step verified `draft`: these of its guesses were right."""
+
+    def close(self) -> None:
+        """The sequence is over."""
+
+
+class Speculation(Protocol):
+    """Speculation of one engine; used on its thread only."""
+
+    def begin(self) -> Guide:
+        """For a new sequence."""
+
+    def observe(self, rows: int, seconds: float) -> None:
+        """A step of so many rows, all of them of running answers, took so long."""
+
+    def close(self) -> None:
+        """Free what the drafters share; the engine has ended."""
