@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from localllm.gguf_io import Tensor, dequantize
-from localllm.kernels.errors import ExecutionError, UnsupportedModelError
+from localllm.kernels.errors import ExecutionError
 from localllm.kernels.executor import ExecutorOptions, MemoryUse
 from localllm.kernels.kv_layout import KVLayout
+from localllm.kernels.selective import check_model, check_type
 from localllm.kernels.spec import LatentAttention
 from localllm.kernels.step import Output
 
@@ -26,6 +27,7 @@ from .modes import sparse_layers
 from .operation import Kind, Operation, Rows, build_table
 from .page_types import FLOAT_PAGES, padded
 from .rope_table import RopeTable
+from .selective_state import SelectiveState
 from .softmax import CHUNK_PAGES
 from .step_plan import GroupPlan
 from .step_state import MAX_GROUPS, Word
@@ -50,8 +52,8 @@ class CpuExecutor:
 
     def __init__(self, spec: ModelSpec, options: ExecutorOptions | None = None) -> None:
         options = options or ExecutorOptions()
-        if options.selective is not None:
-            raise UnsupportedModelError("the CPU executor has no selective KV policies", hint="Use --device reference.")
+        check_model(options.selective, spec)
+        self._policy = options.selective
         self.spec = spec
         self.layout = KVLayout.of(spec)
         if len(self.layout.groups) > MAX_GROUPS:
@@ -90,6 +92,7 @@ class CpuExecutor:
             tokens=self._tokens.ctypes.data,
             max_parts=1,
             ropes=self._ropes,
+            selective=SelectiveState(self._policy, self.layout, shapes, [1] * len(self.layout.groups)),
             sparse_layers=self._sparse_layers,
             counts=self._counts,
         )
@@ -100,13 +103,18 @@ class CpuExecutor:
         """Make the page pools and everything that depends on them: buffers, operation tables, kernels."""
         shapes = page_shapes(self.spec, self.layout, page_type(kv_type))
         self.layout.check_staging(kv_type, staging_pages)
+        check_type(self._policy, kv_type)
         self._pool = None
         self._pool = KVPool(self.layout, shapes, pages, staging_pages)
         workspace = Workspace(self._threads, self.max_rows)
         most = max(pages) + max(staging_pages, default=0)
         max_parts = max(64, 2 * (most // CHUNK_PAGES + 2))
         self._environment = replace(
-            self._environment, workspace=workspace, pages=self._pool.layers, max_parts=max_parts
+            self._environment,
+            workspace=workspace,
+            pages=self._pool.layers,
+            max_parts=max_parts,
+            selective=SelectiveState(self._policy, self.layout, shapes, pages),
         )
         for single in (True, False):
             lower(self._environment, single=single, hidden=False)
@@ -160,6 +168,8 @@ class CpuExecutor:
         rows, outputs = len(step.tokens), len(step.output_rows)
         if not 1 <= rows <= self.max_rows:
             raise ExecutionError(f"a step of {rows} rows, but 1 to {self.max_rows} are possible")
+        if self._policy is not None and step.tree is not None:
+            raise ExecutionError("selective KV policies know no trees of guesses")
         if outputs > self._output_rows:
             self._allocate_output(min(max(outputs, 2 * self._output_rows), self.max_rows))
         if step.moves:
@@ -233,6 +243,8 @@ class CpuExecutor:
     def write_page(self, group: int, page: int, data: bytes) -> None:
         """Put back what `read_page` gave; ExecutionError when its length is wrong."""
         self._pages().write(group, page, data)
+        for layer in self.layout.groups[group].layers if page >= 0 else ():
+            self._environment.selective.page_was_written(layer, page, self._pages().main(layer)[page])
 
     def _pages(self) -> KVPool:
         if self._pool is None:
@@ -245,7 +257,9 @@ class CpuExecutor:
         output = 0 if self._pool is None else sum(array.nbytes for array in self._output)
         workspace = 0 if self._pool is None else self._environment.workspace.size
         return MemoryUse(
-            weights={"cpu": self._weights.arena.size}, kv={"cpu": kv}, workspace={"cpu": workspace + output}
+            weights={"cpu": self._weights.arena.size},
+            kv={"cpu": kv},
+            workspace={"cpu": workspace + output + self._environment.selective.nbytes},
         )
 
     def describe(self) -> str:

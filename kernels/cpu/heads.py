@@ -94,47 +94,69 @@ def rotate_queries(
 
 
 def store_keys(
-    norm: HeadNorm, turn: Turn, shape: PageShape, *, source: Rows, stride: int, pages: int, group: int, barrier: bool
+    norm: HeadNorm,
+    turn: Turn,
+    shape: PageShape,
+    *,
+    source: Rows,
+    stride: int,
+    pages: int,
+    group: int,
+    places: Rows | None = None,
+    barrier: bool,
 ) -> Operation:
-    """The keys of all rows, normalised and rotated, into the slots of cache group `group`; page 0 is at `pages`."""
+    """The keys of all rows, normalised and rotated, into the slots of cache group `group`; page 0 is at `pages`.
+
+    `places`: slots (int64) of each row and head, instead of those of the group.
+    """
     slots = 8 * group_word(group, GroupWord.SLOTS)
-    arguments = (*_arguments(norm, turn, source, shape.heads, stride), pages, slots)
+    arguments = (*_arguments(norm, turn, source, shape.heads, stride), pages, slots, *_fields(places))
 
     def emit(e: Emitter, record: Value, step: Value, thread: Value) -> None:
         work = _Heads(e, record, step, thread, norm, turn, stride)
-        place, floats = _Place(e, step, work.arguments, shape), shape.floats
+        place, floats = _Place(e, step, work.arguments, shape, by_head=places is not None), shape.floats
 
         def unit(row: Value, head: Value) -> None:
-            page, slot = place.of(row)
+            page, slot = place.of(row, head)
             keys = e.at(page, e.mul(head, shape.key_head_bytes))
             for offset, value in work.head(row, head):
                 floats.store_key(e, value, keys, e.integer(offset // 4), slot)
 
         work.emit(unit, work.stop)
 
-    source_code = KernelSource("store_keys", f"{_key(norm, turn, stride)} {shape}", emit)
+    key = f"{_key(norm, turn, stride)} {shape} {places is not None}"
+    source_code = KernelSource("store_keys", key, emit)
     return Operation(source_code, arguments, Kind.ROTATE, barrier)
 
 
-def store_values(shape: PageShape, *, source: Rows, stride: int, pages: int, group: int, barrier: bool) -> Operation:
-    """The values of all rows into their slots."""
+def store_values(
+    shape: PageShape,
+    *,
+    source: Rows,
+    stride: int,
+    pages: int,
+    group: int,
+    places: Rows | None = None,
+    barrier: bool,
+) -> Operation:
+    """The values of all rows into their slots, as for keys."""
     turn = Turn(0, 0, Rows(0, 0))
     slots = 8 * group_word(group, GroupWord.SLOTS)
-    arguments = (*_arguments(NO_NORM, turn, source, shape.heads, stride), pages, slots)
+    arguments = (*_arguments(NO_NORM, turn, source, shape.heads, stride), pages, slots, *_fields(places))
 
     def emit(e: Emitter, record: Value, step: Value, thread: Value) -> None:
         work = _Heads(e, record, step, thread, NO_NORM, turn, stride)
-        place, floats = _Place(e, step, work.arguments, shape), shape.floats
+        place, floats = _Place(e, step, work.arguments, shape, by_head=places is not None), shape.floats
 
         def unit(row: Value, head: Value) -> None:
-            page, slot = place.of(row)
+            page, slot = place.of(row, head)
             values = e.at(page, shape.value_offset, e.mul(head, shape.value_head_bytes))
             for offset, value in work.head(row, head):
                 floats.store_value(e, value, values, shape.value_dim, slot, e.integer(offset // 4))
 
         work.emit(unit, work.stop)
 
-    source_code = KernelSource("store_values", f"{shape} {stride}", emit)
+    source_code = KernelSource("store_values", f"{shape} {stride} {places is not None}", emit)
     return Operation(source_code, arguments, Kind.ROTATE, barrier)
 
 
@@ -161,6 +183,10 @@ def _arguments(norm: HeadNorm, turn: Turn, source: Rows, heads: int, stride: int
     return (*source.fields, heads, *turn.table.fields, *gain, *Share(Word.ROWS).fields)
 
 
+def _fields(places: Rows | None) -> tuple[int, ...]:
+    return () if places is None else places.fields
+
+
 def _key(norm: HeadNorm, turn: Turn, stride: int) -> str:
     return f"{norm.kind.value} {norm.width} {norm.after_rope} {turn.start} {turn.lanes} {stride}"
 
@@ -168,15 +194,19 @@ def _key(norm: HeadNorm, turn: Turn, stride: int) -> str:
 class _Place:
     """Where the key and value of a row go."""
 
-    def __init__(self, e: Emitter, step: Value, arguments: Arguments, shape: PageShape) -> None:
+    def __init__(self, e: Emitter, step: Value, arguments: Arguments, shape: PageShape, *, by_head: bool) -> None:
         self.e, self.shape = e, shape
         self.pages, slots = arguments.integers(2)
         self.slots = e.load(self.pages.type, step, slots)
+        self.places = arguments.rows() if by_head else None
 
-    def of(self, row: Value) -> tuple[Value, Value]:
+    def of(self, row: Value, head: Value) -> tuple[Value, Value]:
         """The page's address and the slot in it."""
         e = self.e
-        slot = e.load(row.type, self.slots, e.mul(row, 8))
+        if self.places is None:
+            slot = e.load(row.type, self.slots, e.mul(row, 8))
+        else:
+            slot = e.load(row.type, self.places.row(row), e.mul(head, 8))
         page = e.at(self.pages, e.mul(e.div(slot, LANES), self.shape.page_bytes))
         return page, e.remainder(slot, LANES)
 

@@ -105,6 +105,10 @@ class KVPool:
         """Bytes of all pools."""
         return self._main.nbytes + (self._recent.nbytes if self._quantised else 0)
 
+    def main(self, layer: int) -> npt.NDArray[np.uint8]:
+        """The pages of a layer [pages, bytes] in the main pool."""
+        return self._main.layers[layer]
+
     def move(self, moves: tuple[PageMove, ...]) -> None:
         """Copy whole pages; those that go from the staging pool to the main one become quantised."""
         sealed: dict[int, list[PageMove]] = {}

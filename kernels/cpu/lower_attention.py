@@ -16,6 +16,7 @@ from .attention_prefill import attention_prefill
 from .attention_shape import AttentionShape
 from .heads import NO_NORM, HeadNorm, Turn, head_stride, rotate_queries, store_keys, store_values
 from .linear import Matrix, linear
+from .lower_selective import lower_places, lower_query_sparse, lower_scores
 from .lowering import BLOCK, LayerPages, Lowering, blocks_of
 from .normalise import NormKind, NormWeights, normalise
 from .operation import Kind, Rows
@@ -53,6 +54,7 @@ def lower_attention(lowering: Lowering, index: int, block: Attention, scale: flo
     key_norm = _head_norm(lowering, f"{name} key norm", block, block.key_norm, block.kv_heads)
     sink_queries = lowering.shared("sink queries", block.heads * key_stride)
     common = {"heads": block.heads, "stride": key_stride, "scale": query_scale(block.scale, block.softcap)}
+    places = lower_places(lowering, index, group)
     place = {"pages": pages.recent_address, "group": group}
     lowering.add(
         rotate_queries(
@@ -65,14 +67,19 @@ def lower_attention(lowering: Lowering, index: int, block: Attention, scale: flo
             **common,  # type: ignore[arg-type]
         ),
         rotate_queries(query_norm, turn, source=queries, target=queries, barrier=False, **common),  # type: ignore[arg-type]
-        store_keys(key_norm, turn, pages.recent, source=keys, stride=key_stride, barrier=False, **place),
-        store_values(pages.recent, source=values, stride=head_stride(block.value_dim), barrier=True, **place),
+        store_keys(key_norm, turn, pages.recent, source=keys, stride=key_stride, places=places, barrier=False, **place),
+        store_values(
+            pages.recent, source=values, stride=head_stride(block.value_dim), places=places, barrier=True, **place
+        ),
     )
     learned = 0
     if block.sinks is not None:
         sinks = block.sinks
         learned = environment.weights.vector(f"{name} sinks", lambda: dequantize(sinks).astype(np.float32))
-    attended = attend(lowering, shape, queries, sink_queries, pages, group, learned, prefill=True)
+    attended = lower_query_sparse(lowering, index, shape, queries, pages, group)
+    if attended is None:
+        lower_scores(lowering, index, shape, queries, pages, group)
+        attended = attend(lowering, shape, queries, sink_queries, pages, group, learned, prefill=True)
     blocks = blocks_of(block.heads * block.value_dim)
     output = environment.weights.matrix(f"{name} output", [block.output.weight], biases=[block.output.bias])
     read_format = output.layout.activation

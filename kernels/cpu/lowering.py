@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from .activation_counts import ActivationCounts
     from .activation_format import Form
+    from .selective_state import SelectiveState
     from .weights import Weights
     from .workspace import Workspace
 
@@ -64,6 +65,7 @@ class Environment:
     tokens: int  # address of the step's int64 token numbers
     max_parts: int  # parts of attention that the workspace holds
     ropes: RopeTables
+    selective: SelectiveState
     sparse_layers: frozenset[int] = frozenset()  # whose feed-forward blocks skip neurons that do not fire
     counts: ActivationCounts | None = None  # where to count activations
 

@@ -39,6 +39,7 @@ class RowPlan(IntEnum):
     PAGES = 4  # address of the sequence's int32 page table
     TREE = 5  # address of a byte for each key from TREE_START on, 0 if there is no tree: non-zero is visible
     TREE_START = 6  # a multiple of the page size
+    POSITION = 7  # the row's own
     SIZE = 8
 
 

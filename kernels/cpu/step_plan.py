@@ -87,6 +87,7 @@ class GroupPlan:
         rows, items, tiles, merges, slots, pages = self._addresses
         row = self._row_view
         row[0], row[1], row[2], row[3], row[4], row[5], row[6] = sinks, index, low, low_sink, pages, 0, 0
+        row[7] = int(step.positions[0])
         sink_chunks = -(-sinks // CHUNK)
         first = 0 if low_sink < sinks else sink_chunks + (low - sinks) // CHUNK
         count = sink_chunks + (index - sinks) // CHUNK + 1 - first
@@ -111,6 +112,7 @@ class GroupPlan:
             plans[:, RowPlan.LOW] = np.maximum(oldest - tables.window_start[sequences] + sinks, sinks)
         plans[:, RowPlan.PAGES] = pages.ctypes.data + pages.strides[0] * sequences.astype(np.int64)
         plans[:, RowPlan.TREE] = 0
+        plans[:, RowPlan.POSITION] = step.positions
 
     def _see_tree(self, step: Step, tables: GroupTables, plans: Words) -> None:
         """A byte for every key from the page of the sequence's first new key on, for each row."""
