@@ -79,3 +79,22 @@ def test_threads_change_no_bit(loaded: Any) -> None:
         "The lighthouse keeper climbed the stairs at dusk, as on every evening for thirty years."
     )
     assert np.array_equal(one.logits(ids), two.logits(ids))
+
+
+def test_the_second_turn_computes_only_what_is_new(smollm2_path: Path) -> None:
+    """The text and its log-probabilities are those of a model that has seen nothing before, bit for bit."""
+    messages = [{"role": "user", "content": "Name three colours of a traffic light."}]
+    sampling = {"max_tokens": 30, "temperature": 0.7, "seed": 4, "logprobs": 2}
+    with LLM(smollm2_path, device="cpu", threads=1, speculate="off") as llm:
+        first = llm.chat(messages, **sampling)
+        messages += [{"role": "assistant", "content": first.text}, {"role": "user", "content": "And in what order?"}]
+        rows = llm.engine.usage().rows
+        second = llm.chat(messages, **sampling)
+        rows = llm.engine.usage().rows - rows
+        known = first.usage.prompt_tokens + len(llm.tokenizer.encode(first.text, add_bos=False))
+        assert second.usage.cached_tokens >= known - 1
+        assert rows <= second.usage.prompt_tokens - known + second.usage.completion_tokens + 1
+    with LLM(smollm2_path, device="cpu", threads=1, speculate="off") as fresh:
+        again = fresh.chat(messages, **sampling)
+    assert again.usage.cached_tokens == 0
+    assert (again.text, again.ids, again.logprobs) == (second.text, second.ids, second.logprobs)
