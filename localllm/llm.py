@@ -65,6 +65,7 @@ class LLM:
         progress: Callable[[LoadProgress], None] | None = None,
     ) -> None:
         from localllm.cache import parse_kv_policy
+        from localllm.chat_template import ChatTemplate
         from localllm.engine import Engine, EngineOptions
         from localllm.gguf_io import open_gguf
         from localllm.kernels.executor import ExecutorOptions
@@ -76,31 +77,43 @@ class LLM:
 
         self._closed = False
         self._kv: KVType = kv
+        self._template: ChatTemplate | None = None
         self._selective = None if kv_policy is None else parse_kv_policy(kv_policy)
         speculation = open_speculation("off" if self._selective and speculate == "auto" else speculate)
         self.path = resolve_model(model, pull=pull).path
         self._file: GGUFFile = open_gguf(self.path)
         try:
+            Tokenizer.check_kind(self._file)
+            self.spec: ModelSpec = load_spec(self._file, context=context)
+            self.context = min(self.spec.context_length, DEFAULT_CONTEXT) if context is None else context
+            engine_options = EngineOptions(
+                context=self.context,
+                kv_type=kv,
+                window=window,
+                sinks=sinks,
+                context_policy=context_policy,
+                parallel=parallel,
+                selective=self._selective,
+                speculation=speculation,
+            )
+            engine_options.policy(self.spec)  # what cannot work is said before minutes are spent on the weights
             with ThreadPoolExecutor(1) as pool:  # the tokenizer is built while the weights are loaded
                 tokenizer = pool.submit(Tokenizer.from_gguf, self._file)
-                self.spec: ModelSpec = load_spec(self._file, context=context)
-                self.context = context or min(self.spec.context_length, DEFAULT_CONTEXT)
+                if chat_template is not None:
+                    self._template = ChatTemplate.from_file(chat_template, tokenizer.result())
+
+                def report(event: LoadProgress) -> None:
+                    if tokenizer.done():
+                        tokenizer.result()  # a vocabulary that cannot be used ends the load
+                    if progress is not None:
+                        progress(event)
+
                 options = ExecutorOptions(
-                    threads=threads, mode=mode, vram=vram, progress=progress, selective=self._selective
+                    threads=threads, mode=mode, vram=vram, progress=report, selective=self._selective
                 )
                 executor = open_executor(self.spec, device, options)
                 try:
                     self.tokenizer: Tokenizer = tokenizer.result()
-                    engine_options = EngineOptions(
-                        context=self.context,
-                        kv_type=kv,
-                        window=window,
-                        sinks=sinks,
-                        context_policy=context_policy,
-                        parallel=parallel,
-                        selective=self._selective,
-                        speculation=speculation,
-                    )
                     self.engine: Engine = Engine(executor, self.tokenizer, engine_options)
                 except BaseException:
                     executor.close()
@@ -109,8 +122,6 @@ class LLM:
             self._file.close()
             raise
         self._executor = executor
-        self._template: ChatTemplate | None = None
-        self._template_file = chat_template
 
     @property
     def chat_template(self) -> ChatTemplate:
@@ -118,12 +129,7 @@ class LLM:
         if self._template is None:
             from localllm.chat_template import ChatTemplate
 
-            given = self._template_file
-            self._template = (
-                ChatTemplate.from_gguf(self._file, self.tokenizer)
-                if given is None
-                else ChatTemplate.from_file(given, self.tokenizer)
-            )
+            self._template = ChatTemplate.from_gguf(self._file, self.tokenizer)
         return self._template
 
     @contextmanager

@@ -266,7 +266,9 @@ class CpuExecutor:
         """One line for people."""
         megabytes = self._weights.arena.size / 1e6
         sparse = f", sparse in {len(self._sparse_layers)} layers" if self._sparse_layers else ""
-        return f"CPU {self._compiler.isa.name}, {self._threads} threads, weights {megabytes:.0f} MB repacked{sparse}"
+        rewritten = "".join(f"; {line}" for line in self._weights.rewritten)
+        weights = f"weights {megabytes:.0f} MB repacked"
+        return f"CPU {self._compiler.isa.name}, {self._threads} threads, {weights}{sparse}{rewritten}"
 
     def activation_counts(self) -> dict[int, npt.NDArray[np.int64]]:
         """By layer, how often each neuron fired (or each expert was chosen) since the executor was opened.

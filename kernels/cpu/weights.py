@@ -21,7 +21,7 @@ from .linear import Matrix
 from .memory import Arena, Piece
 from .page_types import padded
 from .tiles.layout import TileLayout
-from .tiles.registry import layout_for
+from .tiles.registry import layout_for, rewriting
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -57,6 +57,7 @@ class Weights:
         self._vectors: dict[str, Piece] = {}
         self._regions: dict[str, Piece] = {}
         self._tasks: list[tuple[int, Callable[[], None]]] = []
+        self._types: set[QuantType] = set()
 
     def matrix(
         self,
@@ -87,6 +88,12 @@ class Weights:
             stack_bytes=found.tiles * tile_bytes if stacked else 0,
             stack_bias_bytes=4 * TILE * found.tiles if stacked else 0,
         )
+
+    @property
+    def rewritten(self) -> list[str]:
+        """For each quant type whose codes are not kept as the file has them, what becomes of it, in words."""
+        found = [(quant_type.name, rewriting(quant_type)) for quant_type in self._types]
+        return sorted(f"{name} {text}" for name, text in found if text is not None)
 
     def format_of(self, tensor: Tensor) -> Form:
         """What the tiles of a tensor's type read."""
@@ -130,13 +137,18 @@ class Weights:
         """Allocate what was planned and fill it with several threads."""
         self.arena.allocate()
         total, done = max(1, sum(size for size, _ in self._tasks)), 0
+        phase = "; ".join(["repacking weights", *self.rewritten])
         with ThreadPoolExecutor(threads) as pool:
             futures = {pool.submit(fill): size for size, fill in self._tasks}
-            for future in as_completed(futures):
-                future.result()
-                done += futures[future]
-                if progress is not None:
-                    progress(LoadProgress("repacking weights", done / total))
+            try:
+                for future in as_completed(futures):
+                    future.result()
+                    done += futures[future]
+                    if progress is not None:
+                        progress(LoadProgress(phase, done / total))
+            except BaseException:  # Ctrl-C, or a listener that has heard enough: what waits is not begun
+                pool.shutdown(wait=False, cancel_futures=True)
+                raise
         self._tasks.clear()
         # Later lowerings ask derived tensors for their shape and type only.
         self._derived = {name: replace(tensor, data=tensor.data[:0]) for name, tensor in self._derived.items()}
@@ -150,6 +162,7 @@ class Weights:
     ) -> _TiledMatrix:
         if exact and tensors[0].quant_type is not QuantType.F32:
             tensors = [_as_float(tensor) for tensor in tensors]
+        self._types.update(tensor.quant_type for tensor in tensors)
         rows = sum(tensor.rows for tensor in tensors)
         if order is None:
             order = np.arange(rows)

@@ -64,7 +64,7 @@ def bench(
     load["context"] = load.get("context") or max(prompt_tokens, depth + decode_tokens, 16)
     threads = load.get("threads") or usable_cores()
     started = time.perf_counter()
-    with open_model(model, load) as llm:
+    with open_model(model, load) as (llm, _):
         loaded = time.perf_counter() - started
         llm.generate([1], max_tokens=1)
         first = time.perf_counter() - started

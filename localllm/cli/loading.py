@@ -42,8 +42,10 @@ def resolve(model: str) -> ResolvedModel:
 
 
 @contextlib.contextmanager
-def open_model(model: str, flags: dict[str, Any], *, verbose: bool = False, **fixed: Any) -> Iterator[LLM]:
-    """A loaded model for the length of a command.
+def open_model(
+    model: str, flags: dict[str, Any], *, verbose: bool = False, **fixed: Any
+) -> Iterator[tuple[LLM, ResolvedModel]]:
+    """A loaded model for the length of a command, and what is known of it.
 
     In rising order: what the catalogue advises, the settings file, the environment, `flags`, `fixed`.
     """
@@ -59,13 +61,4 @@ def open_model(model: str, flags: dict[str, Any], *, verbose: bool = False, **fi
     keywords |= {name: value for name, value in values.items() if value is not None} | fixed
     with load_progress(verbose) as progress, LLM(found.path, progress=progress, **keywords) as llm:
         progress.done()
-        yield llm
-
-
-def advised_sampling(model: str) -> dict[str, Any]:
-    """The catalogue's advice on sampling from a model; empty for a file or an unknown name."""
-    from localllm.paths import Paths
-    from localllm.store import load_catalogue
-
-    entry = load_catalogue(Paths.from_environment()).find(model)
-    return {} if entry is None else dict(entry.sampling)
+        yield llm, found

@@ -28,7 +28,7 @@ def perplexity(model: str, file: str, chunk: int, stream: bool, as_json: bool, *
     text = read_prompt("", file)
     load, _ = split_options(options)
     started = time.perf_counter()
-    with open_model(model, load) as llm:
+    with open_model(model, load) as (llm, _):
         count = len(llm.tokenizer.encode(text))
         if stream:
             value = float(np.exp(np.mean(llm.stream_nll(llm.tokenizer.encode(text)))))

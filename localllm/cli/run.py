@@ -13,7 +13,7 @@ import click
 from localllm.errors import RequestError
 from localllm.events import Finished, PromptProgress, TextDelta
 
-from .loading import advised_sampling, open_model
+from .loading import open_model
 from .options import load_options, sampling_options, split_options
 
 if TYPE_CHECKING:
@@ -103,10 +103,10 @@ def run(
     if raw and system is not None:
         raise click.UsageError("--system needs the chat template; it cannot be used with --raw")
     load, given = split_options(options)
-    sampling = advised_sampling(model) | given
     messages = [{"role": "system", "content": system}] if system is not None else []
     messages.append({"role": "user", "content": text})
-    with open_model(model, load, verbose=verbose) as llm:
+    with open_model(model, load, verbose=verbose) as (llm, found):
+        sampling = (dict(found.entry.sampling) if found.entry is not None else {}) | given
         if verbose:
             click.echo(llm.describe(), err=True)
         if as_json:

@@ -133,6 +133,9 @@ def _print(resolved: ResolvedModel, manifest: Manifest | None, facts: ModelDescr
         ],
         right=(1, 2, 3),
     )
+    for share in facts.quants:
+        if share.rewriting is not None:
+            click.echo(f"  on the CPU {share.type_name} {share.rewriting}")
     if facts.memory:
         kinds = [kv for kv in facts.memory[0].types if kv != "q2"]
         click.echo(f"\nKV cache by context ({', '.join(kinds)})")

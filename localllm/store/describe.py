@@ -6,8 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from localllm.errors import LocalLLMError
-from localllm.gguf_io import GGUFError, open_gguf
+from localllm.errors import LocalLLMError, UnsupportedModelError
+from localllm.gguf_io import GGUFError, QuantType, open_gguf
 from localllm.models import load_spec
 
 from .memory import KVMemory, kv_memory
@@ -25,12 +25,16 @@ _TEMPLATE_KEY = "tokenizer.chat_template"
 
 @dataclass(frozen=True, slots=True)
 class QuantShare:
-    """Tensors of one storage type: how many, how many numbers, how many bytes."""
+    """Tensors of one storage type: how many, how many numbers, how many bytes.
+
+    `rewriting`: what the CPU makes of the type where it does not keep the file's codes.
+    """
 
     type_name: str
     tensors: int
     parameters: int
     size_bytes: int | None
+    rewriting: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,8 +118,20 @@ def _quant_shares(file: GGUFFile) -> tuple[QuantShare, ...]:
     for type_name, tensors in found.items():
         sizes = [nbytes for _, nbytes in tensors]
         total = None if None in sizes else sum(nbytes for nbytes in sizes if nbytes is not None)
-        shares.append(QuantShare(type_name, len(tensors), sum(count for count, _ in tensors), total))
+        shares.append(
+            QuantShare(type_name, len(tensors), sum(count for count, _ in tensors), total, _rewriting(type_name))
+        )
     return tuple(sorted(shares, key=lambda share: -share.parameters))
+
+
+def _rewriting(type_name: str) -> str | None:
+    """What the CPU makes of a type; None too where no executor knows the type (then `unsupported` says so)."""
+    from localllm.kernels.cpu.tiles.registry import rewriting
+
+    try:
+        return rewriting(QuantType[type_name])
+    except (KeyError, UnsupportedModelError):
+        return None
 
 
 def _text(metadata: Metadata, key: str) -> str | None:

@@ -16,7 +16,7 @@ from .pre_tokenizers import DEFAULT_NAME, pre_tokenizer
 from .sentence_piece import SentencePieceEncoder, piece_bytes
 from .special import SpecialTokens
 from .stream import StreamDecoder
-from .vocabulary import BYTE_LEVEL, TokenKind, Vocabulary, read_vocabulary
+from .vocabulary import BYTE_LEVEL, TokenKind, Vocabulary, read_kind, read_vocabulary
 
 if TYPE_CHECKING:
     from localllm.gguf_io import GGUFFile, Metadata
@@ -66,6 +66,11 @@ class Tokenizer:
 
         with open_gguf(file, metadata_only=True) as opened:
             return cls.from_metadata(opened.metadata, str(file))
+
+    @staticmethod
+    def check_kind(file: GGUFFile) -> None:
+        """Raise at once where `from_gguf` would because the file has no tokenizer, or one of an unsupported kind."""
+        read_kind(file.metadata, str(file.path))
 
     @classmethod
     def from_metadata(cls, metadata: Metadata, source: str) -> Tokenizer:

@@ -83,8 +83,8 @@ class Vocabulary:
         return np.flatnonzero(np.isin(np.frombuffer(self.kinds, np.uint8), kinds)).tolist()
 
 
-def read_vocabulary(metadata: Metadata, source: str) -> Vocabulary:
-    """Check and gather a file's tokens; GGUFError names the key that is wrong, UnsupportedModelError the tokenizer."""
+def read_kind(metadata: Metadata, source: str) -> str:
+    """Which kind of tokenizer a file has, without reading its tokens; raises as `read_vocabulary` does."""
     model = metadata.string(PREFIX + "model")
     if model not in (BYTE_LEVEL, SENTENCE_PIECE):
         what = _OTHER_MODELS.get(model, "a kind of tokenizer that is not known here")
@@ -92,6 +92,12 @@ def read_vocabulary(metadata: Metadata, source: str) -> Vocabulary:
             f"{source}: the file uses {what} (metadata key {PREFIX}model is {model[:80]!r}), which is not supported",
             hint=f"Supported are {BYTE_LEVEL!r} (byte-level BPE) and {SENTENCE_PIECE!r} (SentencePiece BPE).",
         )
+    return model
+
+
+def read_vocabulary(metadata: Metadata, source: str) -> Vocabulary:
+    """Check and gather a file's tokens; GGUFError names the key that is wrong, UnsupportedModelError the tokenizer."""
+    model = read_kind(metadata, source)
     texts = metadata.strings(PREFIX + "tokens")
     if not texts:
         raise GGUFError(f"{source}: the metadata key {PREFIX}tokens holds no token")

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from localllm.errors import ContextLengthError, RequestError, SessionError
+from localllm.errors import ConfigurationError, ContextLengthError, GGUFError, LocalLLMError, RequestError, SessionError
 from localllm.events import Finished, PromptProgress, TextDelta
+from localllm.kernels.executor import LoadProgress
 from localllm.llm import LLM
 
 
@@ -73,6 +75,31 @@ def test_wrong_use_is_explained(llm: LLM) -> None:
     for use in (llm.describe, lambda: llm.generate("x"), lambda: llm.logits([1]), lambda: llm.stream_nll([1, 2])):
         with pytest.raises(RequestError, match="closed"):
             use()
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "said"),
+    [
+        ({"window": 4096}, ConfigurationError, "a window of 4096 tokens is more than the 2048"),
+        ({"window": 40, "sinks": 40}, ConfigurationError, "window must be at least"),
+        ({"context": 0}, ConfigurationError, "context must be 1 or more"),
+        ({"chat_template": "missing.jinja"}, LocalLLMError, "missing.jinja"),
+    ],
+)
+def test_options_that_cannot_work_are_refused_before_the_weights_are_loaded(
+    model: Path, options: dict[str, Any], error: type[Exception], said: str
+) -> None:
+    heard: list[LoadProgress] = []
+    with pytest.raises(error, match=said):
+        LLM(model, device="cpu", progress=heard.append, **options)
+    assert heard == []
+
+
+def test_a_file_without_a_tokenizer_is_refused_before_its_weights_are_loaded(data_folder: Path) -> None:
+    heard: list[LoadProgress] = []
+    with pytest.raises(GGUFError, match=r"tokenizer\.ggml\.model"):
+        LLM(data_folder / "models" / "gemma2.gguf", device="cpu", progress=heard.append)
+    assert heard == []
 
 
 def test_a_window_lets_a_text_go_on(model: Path) -> None:

@@ -12,6 +12,7 @@ from .float_layout import FloatLayout
 from .integer_layout import IntegerLayout
 from .layout import TileLayout
 from .packings import EIGHT_BITS, FIVE_BITS, FOUR_BITS, SIX_BITS, THREE_BITS, TWO_BITS, BitFields, Levels
+from .pieces import ROWS
 from .scalings import ExponentScale, FloatScales, HalfScale
 from .sources import Decomposed, NibblesAndBits, Ready
 
@@ -68,3 +69,14 @@ def layout_for(quant_type: QuantType) -> TileLayout:
         f"tensors of type {quant_type.name} are not supported",
         hint="use a file of another quantisation, for example Q4_K_M or Q8_0",
     )
+
+
+def rewriting(quant_type: QuantType) -> str | None:
+    """How a type's weights are held when not by the codes of the file, in words; None when by these."""
+    layout = layout_for(quant_type)
+    if isinstance(layout, IntegerLayout) and isinstance(layout.source, Decomposed):
+        bits = layout.tile_bytes(256) / (ROWS * 256 // 8)
+        return f"is repacked without loss as integers times scales ({bits:.1f} bits a weight)"
+    if isinstance(layout, FloatLayout) and layout.quant_type is not quant_type:
+        return f"is dequantised to {layout.quant_type.name}"
+    return None

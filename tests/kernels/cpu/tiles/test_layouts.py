@@ -18,7 +18,7 @@ from localllm.kernels.cpu.ir_types import F32X16, Value
 from localllm.kernels.cpu.isa import PORTABLE_ARM, Isa, available_isas, choose_isa
 from localllm.kernels.cpu.tiles.layout import Activation, TileLayout
 from localllm.kernels.cpu.tiles.matmul import FIELDS, matmul_source
-from localllm.kernels.cpu.tiles.registry import layout_for
+from localllm.kernels.cpu.tiles.registry import layout_for, rewriting
 from localllm.kernels.errors import UnsupportedModelError
 
 Floats = npt.NDArray[np.float32]
@@ -255,3 +255,10 @@ def test_every_kind_lowers_for_aarch64() -> None:
         source = matmul_source(layout_for(kind), 1)
         module = llvm.parse_assembly(str(emit_module("kernel", source.emit, PORTABLE_ARM, triple)))
         assert machine.emit_object(module).startswith(b"\x7fELF")
+
+
+def test_types_that_do_not_keep_their_codes_say_so() -> None:
+    assert rewriting(QuantType.Q4_K) is None
+    assert rewriting(QuantType.MXFP4) is None
+    assert rewriting(QuantType.IQ2_XS) == "is repacked without loss as integers times scales (5.0 bits a weight)"
+    assert rewriting(QuantType.F64) == "is dequantised to F32"
