@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import secrets
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -12,6 +13,7 @@ import numpy.typing as npt
 from localllm.errors import ExecutionError, RequestError
 
 from .candidates import Candidates
+from .draw import draw_plain
 from .dry import dry_penalty
 from .min_p import min_p
 from .parameters import MAX_SEED
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from .parameters import SamplingParameters
 
 BAN, FORCE = -100.0, 100.0
+ROUNDING = 0.01  # logits by which a quick first look may err
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +81,13 @@ class Sampler:
         return p.temperature == 0 and p.logprobs is None and not self._changes_logits and p.xtc_probability == 0
 
     @property
+    def _is_plain(self) -> bool:
+        """Whether every token may be drawn with its own probability."""
+        p = self.parameters
+        filters = p.top_k > 0 or p.top_p < 1 or p.typical_p < 1 or p.min_p > 0 or p.xtc_probability > 0
+        return p.temperature > 0 and not filters and not self._changes_logits
+
+    @property
     def _changes_logits(self) -> bool:
         p = self.parameters
         penalised = p.repetition_penalty != 1 or p.presence_penalty != 0 or p.frequency_penalty != 0
@@ -98,8 +108,11 @@ class Sampler:
             token = int(np.argmax(logits))
             _check(float(logits[token]))
             return Sample(token)
-        candidates = self._filter(logits, history, allowed, exclusion)
-        token = self._choose(candidates, choice)
+        if self._is_plain and allowed is None:
+            _check(float(np.max(logits)))
+            token = draw_plain(logits, self.parameters.temperature, choice)
+        else:
+            token = self._choose(self._filter(logits, history, allowed, exclusion), choice)
         if self.parameters.logprobs is None:
             return Sample(token)
         logprob, top = log_probabilities(logits, token, self.parameters.logprobs)
@@ -129,6 +142,10 @@ class Sampler:
     ) -> Candidates:
         p = self.parameters
         _check(float(np.max(logits)))
+        if allowed is None and not self._changes_logits and p.typical_p >= 1 and p.top_p >= 1 and p.min_p > 0:
+            near = np.flatnonzero(logits >= np.max(logits) + math.log(p.min_p) - ROUNDING)
+            logits_near = Candidates(near, logits[near].astype(np.float64))
+            return xtc(min_p(top_k(logits_near, p.top_k), p.min_p), p.xtc_threshold, p.xtc_probability, exclusion)
         values = logits.astype(np.float64)
         if self._changes_logits:
             self._penalise(values, history)
