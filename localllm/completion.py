@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from localllm.errors import ExecutionError
+from localllm.errors import ExecutionError, LocalLLMError, OutOfMemoryError, RequestError
 
 from .events import Finished, FinishReason, TextDelta, Timings, TokenLogprobs, Usage
 
@@ -28,8 +28,16 @@ class Completion:
     stop_text: str | None = None
 
 
+def failed(finished: Finished) -> LocalLLMError:
+    """What went wrong, for the user: OutOfMemoryError, RequestError or ExecutionError."""
+    text = finished.error or "the generation failed"
+    if finished.error_kind == "memory":
+        return OutOfMemoryError(text)
+    return RequestError(text) if finished.error_kind == "request" else ExecutionError(text)
+
+
 def collect(events: Iterable[Event]) -> Completion:
-    """Run a generation to its end; raises ExecutionError with the text for the user when it failed."""
+    """Run a generation to its end; raises `failed` when it failed."""
     texts: list[str] = []
     ids: list[int] = []
     logprobs: list[TokenLogprobs] = []
@@ -42,7 +50,7 @@ def collect(events: Iterable[Event]) -> Completion:
         elif isinstance(event, Finished):
             finished = event
     if finished.reason == "error":
-        raise ExecutionError(finished.error or "the generation failed")
+        raise failed(finished)
     return Completion(
         "".join(texts),
         tuple(ids),

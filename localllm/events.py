@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+ErrorKind = Literal["memory", "request", "execution"]
 FinishReason = Literal["stop", "length", "cancelled", "error"]
 
 
@@ -67,13 +68,17 @@ class Timings:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """The last event of every generation. `error` is the text for the user when `reason` is "error"."""
+    """The last event of every generation. `error` is the text for the user when `reason` is "error".
+
+    `error_kind`: too little memory or too few KV pages now, a request that can never work, or anything else.
+    """
 
     reason: FinishReason
     usage: Usage = field(default_factory=Usage)
     timings: Timings = field(default_factory=Timings)
     stop_text: str | None = None  # the stop string that matched
     error: str | None = None
+    error_kind: ErrorKind | None = None
 
 
 Event = PromptProgress | TextDelta | Finished

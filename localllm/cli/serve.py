@@ -102,7 +102,8 @@ def _source(name: str, keywords: dict[str, Any]) -> ModelSource:
 
         return LLM(found.path, **load_keywords(found.entry, Paths.from_environment().cache) | keywords)
 
-    return ModelSource(found.name, load, size_bytes=facts.st_size, created=int(facts.st_mtime))
+    sampling = {} if found.entry is None else found.entry.sampling
+    return ModelSource(found.name, load, size_bytes=facts.st_size, created=int(facts.st_mtime), sampling=sampling)
 
 
 def _announce(host: str, port: int) -> None:

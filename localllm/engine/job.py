@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from localllm.cache import CachedSequence
-    from localllm.events import FinishReason
+    from localllm.events import ErrorKind, FinishReason
     from localllm.sampling import Sample, Sampler
     from localllm.speculation import Draft, Guide
 
@@ -148,7 +148,7 @@ class Job:
             sunk = self.kv.sink_pages * PAGE_SIZE if self.kv.evicted_tokens else 0
             self.generation.set_context_state(ContextState(limit, kept, sunk, self.kv.evicted_tokens))
 
-    def finish(self, reason: FinishReason, error: str | None = None) -> None:
+    def finish(self, reason: FinishReason, error: str | None = None, kind: ErrorKind | None = None) -> None:
         """The last event."""
         if self.guide is not None:
             self.guide.close()
@@ -169,4 +169,4 @@ class Job:
             drafted_tokens=self._drafted,
             accepted_tokens=self._accepted,
         )
-        self.generation.put(self.index, Finished(reason, usage, timings, self.text.stop_text, error))
+        self.generation.put(self.index, Finished(reason, usage, timings, self.text.stop_text, error, kind))

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from localllm.cache import build_step
-from localllm.errors import ExecutionError, LocalLLMError, OutOfMemoryError
+from localllm.errors import ExecutionError, LocalLLMError, OutOfMemoryError, RequestError
 from localllm.speculation import verify
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
     from localllm.cache import KVCache
+    from localllm.events import ErrorKind
     from localllm.kernels.executor import Executor
     from localllm.kernels.step import Output
     from localllm.speculation import Draft, Speculation
@@ -53,15 +54,16 @@ class Runner:
         self._scheduler.admit()
         planned, output = self._scheduler.plan()
         while self._scheduler.stuck:
-            self.fail(self._scheduler.stuck.pop(), ExecutionError("the KV cache has too few pages for this request"))
+            self.fail(self._scheduler.stuck.pop(), OutOfMemoryError("the KV cache has too few pages for this request"))
         if not planned:
             return
         started = time.perf_counter()
         try:
             outputs = self._executor.forward(build_step(self._cache, [item.rows for item in planned], output))
-        except OutOfMemoryError as error:
+        except (OutOfMemoryError, MemoryError) as error:
+            known = error if isinstance(error, OutOfMemoryError) else OutOfMemoryError("there is too little memory")
             for item in planned:
-                self.fail(item.job, error)
+                self.fail(item.job, known)
             return
         answering = [item.job.answering for item in planned]
         self._observe(planned, answering, time.perf_counter() - started)
@@ -169,9 +171,12 @@ class Runner:
 
     def fail(self, job: Job, error: LocalLLMError) -> None:
         """It and the answers that wait for it fail; nothing of it is kept."""
+        kind: ErrorKind = "execution"
+        if isinstance(error, OutOfMemoryError | RequestError):
+            kind = "memory" if isinstance(error, OutOfMemoryError) else "request"
         for each in (job, *job.siblings):
             self._flush(each, "error")
-            each.finish("error", str(error))
+            each.finish("error", str(error), kind)
             self._scheduler.drop(each, publish=False)
         job.siblings = []
 

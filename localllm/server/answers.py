@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from localllm.events import Finished, TextDelta, Usage
 
-from .errors import APIError
+from .errors import APIError, bad_request, unavailable
 from .parts import CallPart, TextPart
 
 if TYPE_CHECKING:
@@ -74,6 +74,15 @@ class Answer:
             self.reason = piece.reason or "stop"
 
 
+def _failed(event: Finished) -> APIError:
+    text = event.error or "the generation failed"
+    if event.error_kind == "memory":
+        return unavailable(text, "out_of_memory", 5)
+    if event.error_kind == "request":
+        return bad_request(text, code="invalid_value")
+    return APIError(500, text, kind="server_error", code="generation_failed")
+
+
 class _Choice:
     """Reads one answer's events."""
 
@@ -88,7 +97,7 @@ class _Choice:
         if isinstance(event, TextDelta):
             return Piece(self._index, self._limited(self._reader.push(event.text)), event.ids, event.logprobs)
         if event.reason == "error":
-            raise APIError(500, event.error or "the generation failed", kind="server_error", code="generation_failed")
+            raise _failed(event)
         if event.reason == "cancelled" and event.error is None:
             raise APIError(503, "the answer was cut: the model was closed", kind="server_error", code="cancelled")
         parts = self._limited(self._reader.flush())

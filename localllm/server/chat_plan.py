@@ -40,7 +40,7 @@ class ChatPlan:
 def plan_chat(served: ServedModel, asked: ChatRequest, messages: Sequence[dict[str, Any]], client: str) -> ChatPlan:
     """Everything that a chat completion needs. APIError or RequestError for what cannot work. Takes some time."""
     functions, forced = _chosen(asked)
-    parameters = chat_sampling(asked, served.vocabulary_size)
+    parameters = chat_sampling(asked, served)
     tools = tool_objects(asked.tools or ()) if functions else []
     plain = flattened(messages)
     if plain[-1]["role"] == "assistant" and plain[-1].get("tool_calls"):

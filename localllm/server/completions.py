@@ -78,7 +78,7 @@ async def completions(request: Request) -> Response:
 
 def _requests(work: Work, asked: CompletionRequest, plan: _Plan, client: str) -> list[EngineRequest]:
     count = asked.n or 1
-    parameters = completion_sampling(asked, work.served.vocabulary_size)
+    parameters = completion_sampling(asked, work.served)
     constraint = constraint_of(work.served, asked, None)
     plan.prompts = read_prompts(asked.prompt, work.model.tokenizer, work.served.vocabulary_size)
     if len(plan.prompts) * count > MOST_ANSWERS:

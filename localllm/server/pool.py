@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from localllm.errors import LocalLLMError, OutOfMemoryError
@@ -68,12 +68,13 @@ class LanguageModel(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ModelSource:
-    """A model that can be served: its name, how to load it, and about how many bytes that needs."""
+    """A model that can be served: its name, how to load it, about how many bytes that needs, and advised sampling."""
 
     name: str
     load: Callable[[], LanguageModel]
     size_bytes: int = 0
     created: int = 0
+    sampling: Mapping[str, Any] = field(default_factory=dict)
 
 
 class _Slot:
@@ -231,7 +232,7 @@ class ModelPool:
                     model = await asyncio.to_thread(slot.source.load)
             use = model.memory()
             slot.bytes = sum(sum(part.values()) for part in (use.weights, use.kv, use.workspace)) or slot.bytes
-            slot.served, slot.state = ServedModel(model), "ready"
+            slot.served, slot.state = ServedModel(model, slot.source.sampling), "ready"
             slot.last_used = time.monotonic()
             log.info("model %s loaded in %.1f s: %s", name, slot.last_used - started, model.describe())
         except LocalLLMError as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from localllm import __version__
 from localllm.chat import ReasoningSplitter
@@ -18,7 +18,7 @@ from .tools.dialects import HERMES, dialect_of
 from .tools.harmony import SIGN, HarmonyReader
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from .parts import AnswerReader
     from .pool import LanguageModel
@@ -28,10 +28,14 @@ PROMPT_TAIL = 16  # tokens in which a template may open the thinking
 
 
 class ServedModel:
-    """Facts about a model that requests need; made when it is first used, kept as long as it is loaded."""
+    """Facts about a model that requests need; made when it is first used, kept as long as it is loaded.
 
-    def __init__(self, model: LanguageModel) -> None:
+    `sampling`: what the model's authors advise; it holds where a request says nothing.
+    """
+
+    def __init__(self, model: LanguageModel, sampling: Mapping[str, Any] | None = None) -> None:
         self.model = model
+        self.sampling = dict(sampling or {})
         self.vocabulary_size = min(model.spec.vocabulary_size, model.tokenizer.vocabulary_size)
         self.grammars = GrammarCompiler(model.tokenizer, self.vocabulary_size)
 

@@ -111,6 +111,7 @@ def start_server(
     load: Callable[[], ScriptedModel] | None = None,
     model: dict[str, Any] | None = None,
     pool: dict[str, Any] | None = None,
+    sampling: dict[str, Any] | None = None,
     **options: Any,
 ) -> Running:
     """A server that listens. `load` makes its models, by default scripted ones with the keywords `model`."""
@@ -121,7 +122,7 @@ def start_server(
         models.append(made)
         return made
 
-    sources = [ModelSource(name, load_model, size_bytes=1000, created=7) for name in names]
+    sources = [ModelSource(name, load_model, size_bytes=1000, created=7, sampling=sampling or {}) for name in names]
     listening = threading.Event()
     addresses: list[tuple[str, int]] = []
 

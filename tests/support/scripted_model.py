@@ -43,13 +43,14 @@ class SayingExecutor(IntegerExecutor):
         self.gate.set()
         self.delay = 0.0  # seconds a step
         self.fail_at: int | None = None  # the token of each reply whose logits are no numbers
+        self.error: Exception | None = None  # what every step raises
         self._next: dict[int, int] = {}  # position of a row -> index of the reply's token that it chose
 
     def reset(self) -> None:
         """Nothing to say, no delay, no fault."""
         self.gate.set()
         self.delay = 0.0
-        self.fail_at = None
+        self.fail_at = self.error = None
         self.say(None)
 
     def say(self, reply: str | Sequence[int] | None) -> None:
@@ -60,6 +61,8 @@ class SayingExecutor(IntegerExecutor):
     def forward(self, step: Step) -> npt.NDArray[np.float32]:
         """When the gate is open."""
         self.gate.wait()
+        if self.error is not None:
+            raise self.error
         if self.delay:
             threading.Event().wait(self.delay)
         return super().forward(step)

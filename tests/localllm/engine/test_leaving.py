@@ -165,7 +165,7 @@ def test_out_of_memory_ends_the_requests_of_that_step_only(make_engine: MakeEngi
     executor = Failing(3, OutOfMemoryError("12 MiB more are needed"))
     executor.go.set()
     engine = make_engine(executor)
-    with pytest.raises(ExecutionError, match="12 MiB"):
+    with pytest.raises(OutOfMemoryError, match="12 MiB"):
         complete(engine, [1] * 30, max_tokens=50, ignore_eos=True)
     assert complete(engine, [1] * 30, max_tokens=5, ignore_eos=True).finish_reason == "length"
 
@@ -174,7 +174,7 @@ def test_too_few_pages_for_one_request_is_an_error_not_a_loop(make_engine: MakeE
     from localllm.cache import PoolSizes
 
     engine = make_engine(pool=PoolSizes((3,)))
-    with pytest.raises(ExecutionError, match="too few pages"):
+    with pytest.raises(OutOfMemoryError, match="too few pages"):
         complete(engine, [1] * 60, max_tokens=5)
     assert complete(engine, [1] * 30, max_tokens=5, ignore_eos=True).finish_reason == "length"
 
