@@ -240,13 +240,22 @@ class LLM:
 
         return self._selective.tokens if isinstance(self._selective, HeavyHitters) else None
 
-    def save_session(self, path: str | os.PathLike[str], ids: Sequence[int], *, sinks: int | None = None) -> int:
+    def save_session(
+        self,
+        path: str | os.PathLike[str],
+        ids: Sequence[int],
+        *,
+        sinks: int | None = None,
+        most_bytes: int | None = None,
+    ) -> int:
         """Write the cached keys and values of a conversation's `ids`; returns how many tokens they cover.
 
-        `sinks`: as when the conversation was computed. SessionError when nothing is cached or the disk refuses.
+        `sinks`: as when the conversation was computed. SessionError when nothing is cached, it is more than
+        `most_bytes`, or the disk refuses.
         """
         self._check_ids(ids)
-        return self.engine.save_session(path, list(ids), model=self._fingerprint(), sinks=sinks)
+        model = self._fingerprint()
+        return self.engine.save_session(path, list(ids), model=model, sinks=sinks, most_bytes=most_bytes)
 
     def restore_session(self, path: str | os.PathLike[str]) -> list[int]:
         """Put a saved session back; a conversation that begins with the returned ids starts without computing them.
@@ -257,9 +266,15 @@ class LLM:
         return self.engine.restore_session(path, model=self._fingerprint())
 
     def _fingerprint(self) -> str:
+        """The file's, and of how positions are rotated: for some models that depends on the context they are run at."""
+        import hashlib
+
         from localllm.engine import model_fingerprint
 
-        return model_fingerprint(self.path)
+        rotation = hashlib.blake2b(digest_size=8)
+        for rope in (layer.attention.rope for layer in self.spec.layers):
+            rotation.update(b"" if rope is None else rope.inverse_frequencies.tobytes() + repr(rope.magnitude).encode())
+        return f"{model_fingerprint(self.path)}-{rotation.hexdigest()}"
 
     def memory(self) -> MemoryUse:
         """Bytes by device and purpose."""

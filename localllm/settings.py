@@ -53,6 +53,7 @@ class Settings:
     port: int = 8080
     api_key: str | None = field(default=None, repr=False)
     parallel: int | None = None
+    chat_cache: int | None = None
     origins: Mapping[str, Origin] = field(default_factory=dict)
 
     @classmethod
@@ -108,6 +109,10 @@ def parse_size(value: object) -> int:
     if not 0 < size < 2**63:
         raise ValueError("must be above 0 and a size that exists")
     return int(size)
+
+
+def _size_or_off(value: object) -> int:
+    return 0 if str(value).strip().lower() in ("off", "0") else parse_size(value)
 
 
 def _whole(low: int, high: int) -> Callable[[object], int]:
@@ -180,6 +185,7 @@ KINDS: dict[str, Kind] = {
     "port": Kind(_whole(0, 65535), "port that `serve` listens on"),
     "api_key": Kind(_text, "key that clients of `serve` must send", secret=True),
     "parallel": Kind(_whole(1, 4096), "requests that `serve` answers at a time"),
+    "chat_cache": Kind(_size_or_off, "disk for going on with chats at once (2GiB), or off"),
 }
 
 Found = tuple[str, object, Origin]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 from collections import deque
 from dataclasses import dataclass
@@ -35,7 +36,18 @@ class Ended:
     """The thread is done: something else may be started."""
 
 
-WorkEvent = PromptRead | AnswerDelta | AnswerFinished | LoadProgress | Loaded | Failed | Ended
+@dataclass(frozen=True, slots=True)
+class Noted:
+    """All is well, but the person should know `text`."""
+
+    text: str
+
+
+class LoadStopped(LocalLLMError):
+    """Nobody waits for the model any more."""
+
+
+WorkEvent = PromptRead | AnswerDelta | AnswerFinished | LoadProgress | Loaded | Failed | Noted | Ended
 
 
 class AnswerThread:
@@ -46,6 +58,8 @@ class AnswerThread:
         self._answer = answer
         self._lock = threading.Lock()
         self._closed = answer is not None  # to another answer
+        self.backend = desk.backend  # what is loaded, and answers
+        self.loading = False  # the model is on its way
         self._inbox: deque[WorkEvent] = deque()
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="answer", daemon=True)
@@ -63,12 +77,17 @@ class AnswerThread:
             return True
 
     @property
+    def answers(self) -> bool:
+        """Whether there is an answer to make, or was."""
+        return self._answer is not None
+
+    @property
     def only_loads(self) -> bool:
         """Whether `add` would take an answer now."""
         return not self._closed
 
     def stop(self) -> None:
-        """End the answer and keep the part; a model that is still loading goes on loading, but says nothing."""
+        """End the answer and keep the part; a model that is still loading is given up at its next step."""
         self._stopped.set()
         self._desk.stop()
 
@@ -85,17 +104,37 @@ class AnswerThread:
 
     def _run(self) -> None:
         try:
-            self._desk.load(self._inbox.append)
+            note = self._desk.load(self._progress)
+            if self.loading:
+                gc.collect()
+                gc.freeze()  # else looking through all of a model's objects would hold up keys for 80 ms now and then
+            self.loading = False
+            self._note(note)
             self._inbox.append(Loaded())
             with self._lock:
                 self._closed = True
             if self._answer is not None and not self._stopped.is_set():
+                self._note(self._desk.restore())
                 for event in self._answer:
                     self._inbox.append(event)
+        except LoadStopped:
+            pass
         except LocalLLMError as error:
             self._inbox.append(Failed(str(error)))
         except Exception as error:  # the chat must stay, whatever a model or a library does
             self._inbox.append(Failed(f"unexpected: {type(error).__name__}: {error}"))
         finally:
-            self._closed = True
+            self.loading, self._closed = False, True
             self._inbox.append(Ended())
+
+    def _progress(self, event: LoadProgress) -> None:
+        if self._stopped.is_set():
+            raise LoadStopped("loading was stopped")
+        if not self.loading:
+            gc.unfreeze()
+        self.loading = True
+        self._inbox.append(event)
+
+    def _note(self, text: str) -> None:
+        if text:
+            self._inbox.append(Noted(text))

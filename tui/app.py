@@ -153,7 +153,7 @@ class ChatApp(App[None]):
         if is_command(text):
             self.prompt.take()
             self.run_command(text)
-        elif self.busy and not self.live.only_loads:
+        elif self.live.answering:
             self.tell("an answer is being written; Esc stops it", "warning")
         else:
             self.prompt.take()
@@ -178,9 +178,12 @@ class ChatApp(App[None]):
             self.tell(str(error), "error")
 
     def load_model(self) -> None:
-        """Load in the background, so that the first answer comes at once."""
-        if not self.busy:
-            self.start(None)
+        """Load in the background, so that the first answer comes at once; another model that is loading is given up."""
+        if self.live.answering or self.live.loads(self.desk.backend):
+            return
+        if self.busy:
+            self.live.abandon()
+        self.start(None)
 
     def start(self, make: Callable[[], Generator[SessionEvent, None, None]] | None) -> None:
         """Load the model if needed and stream an answer. One at a time."""
@@ -211,9 +214,9 @@ class ChatApp(App[None]):
         self.transcript.scroll_end(animate=False, immediate=True)
 
     def action_interrupt(self) -> None:
-        """Ctrl-C: stop the answer; else copy what is selected; else ask whether to leave."""
+        """Ctrl-C: stop the answer or the loading; else copy what is selected; else ask whether to leave."""
         if self.busy:
-            self.stop()
+            self._stop_by_key()
             return
         selected = self.screen.get_selected_text() or (self.prompt.selected_text if self.prompt.has_focus else "")
         if selected:
@@ -233,15 +236,23 @@ class ChatApp(App[None]):
         self.push_screen(ConfirmScreen("Leave? The chat is kept.", "leave"), answered)
 
     def action_escape(self) -> None:
-        """Esc: stop the answer, give up an edit, unpick, and back to the prompt."""
+        """Esc: stop the answer or the loading, give up an edit, unpick, and back to the prompt."""
         if self.busy:
-            self.stop()
+            self._stop_by_key()
         elif self.editing is not None:
             self.editing = None
             self.show_mode("")
             self.prompt.take()
         self.transcript.pick(None)
         self.prompt.focus()
+
+    def _stop_by_key(self) -> None:
+        """A model that is loading is given up, for another one perhaps."""
+        if self.live.loading:
+            self.live.abandon()
+            self.commands.choose_model()
+        else:
+            self.stop()
 
     def action_leave(self) -> None:
         """Leave at once; a running answer is stopped and kept."""

@@ -78,8 +78,8 @@ class Commands:
             self.when_idle(lambda: self._branch(message, int(argument)))
 
     def when_idle(self, action: Callable[[], None]) -> None:
-        """Do it now, or stop the present answer and do it then."""
-        if self._app.busy:
+        """Do it now, or stop the present answer and do it then; a model may go on loading meanwhile."""
+        if self._app.live.answering:
             self._waiting = action
             self._app.stop()
         else:
@@ -102,6 +102,7 @@ class Commands:
     def _new(self) -> None:
         self._app.desk.new()
         self._app.reload()
+        self._app.load_model()
         self._app.prompt.focus()
 
     def _chats(self, words: str) -> None:
@@ -125,13 +126,10 @@ class Commands:
 
     def open_chat(self, number: int) -> None:
         """Go on with another chat; its model is loaded if it is another one."""
-        app = self._app
-        before = app.desk.backend
-        app.desk.open(number)
-        app.reload()
-        if app.desk.backend is not before:
-            app.load_model()
-        app.prompt.focus()
+        self._app.desk.open(number)
+        self._app.reload()
+        self._app.load_model()
+        self._app.prompt.focus()
 
     def _title(self, text: str) -> None:
         if not text:
@@ -229,6 +227,13 @@ class Commands:
             self._use(name)
         else:
             self._app.push_screen(ModelsScreen(self._app.desk, pull=name or None), self._use)
+
+    def choose_model(self) -> None:
+        """The picker, where it is not open already."""
+        from .screens.models import ModelsScreen
+
+        if not isinstance(self._app.screen, ModelsScreen):
+            self._app.push_screen(ModelsScreen(self._app.desk), self._use)
 
     def _use(self, name: str | None) -> None:
         desk = self._app.desk

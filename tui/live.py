@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from localllm.chat.session import AnswerDelta, AnswerFinished, PromptRead
@@ -10,14 +11,15 @@ from localllm.chat.visible import short_name, visible_line
 from localllm.errors import LocalLLMError
 from localllm.kernels.executor import LoadProgress
 
-from .answering import AnswerThread, Ended, Failed, Loaded, WorkEvent
+from .answering import AnswerThread, Ended, Failed, Loaded, Noted, WorkEvent
 from .widgets.turn import Turn
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
+    from collections.abc import Callable, Generator, Iterable, Iterator
 
     from textual.timer import Timer
 
+    from localllm.chat.backend import ChatBackend
     from localllm.chat.session import SessionEvent
 
     from .app import ChatApp
@@ -49,7 +51,7 @@ class LiveAnswer:
 
         The question is stored and shown at once, also while the model is still being loaded.
         """
-        if self.running and (make is None or not self.only_loads):
+        if self.answering:
             self._app.tell("an answer is being written; Esc stops it", "warning")
             return
         answer = None
@@ -62,7 +64,7 @@ class LiveAnswer:
             self._begin()
         if self._thread is not None and answer is not None and self._thread.add(answer):
             return
-        self._app.readings.phase = "loading" if make is None else "starting"
+        self._app.readings.phase = "starting"
         self._app.readings.fraction = None
         self._thread = AnswerThread(self._app.desk, answer)
         self._cpu = time.thread_time()
@@ -72,9 +74,29 @@ class LiveAnswer:
         self._app.show_meters()
 
     @property
-    def only_loads(self) -> bool:
-        """Whether a question may be asked although something is running."""
-        return self._thread is not None and self._thread.only_loads
+    def answering(self) -> bool:
+        """Whether nothing else may be asked now; while a model is only loaded it may."""
+        return self._thread is not None and self._thread.answers
+
+    @property
+    def loading(self) -> bool:
+        """Whether a model is on its way, and can be given up."""
+        return self._thread is not None and self._thread.loading
+
+    def loads(self, backend: ChatBackend) -> bool:
+        """Whether this model is being loaded, with what belongs to that."""
+        return self._thread is not None and self._thread.only_loads and self._thread.backend is backend
+
+    def abandon(self) -> None:
+        """Nobody waits for the model any more: something else may begin at once, the thread ends when it can."""
+        if self._thread is not None:
+            self._thread.stop()
+            self._thread = None
+        if self._turn is not None:
+            self._turn.finish()
+            self._turn = None
+        self._app.readings.phase, self._app.readings.fraction = "no model is loaded", None
+        self._app.reload()
 
     def stop(self) -> None:
         """End the present answer; its part stays."""
@@ -87,7 +109,7 @@ class LiveAnswer:
         """Show what has come; less often when showing it takes long."""
         if self._thread is None or time.monotonic() < self._next_collection:
             return
-        for event in self._thread.take():
+        for event in joined(self._thread.take()):
             self._show(event)
         if self._turn is not None:
             self._turn.version += 1
@@ -114,6 +136,8 @@ class LiveAnswer:
             self._finish(event)
         elif isinstance(event, Failed):
             self._app.tell(event.text, "error")
+        elif isinstance(event, Noted):
+            self._app.tell(event.text, "warning")
         elif isinstance(event, Ended):
             self._ended()
 
@@ -178,3 +202,23 @@ class LiveAnswer:
         if self._thread is not None:
             self._thread.stop()
             self._thread.join(patience)
+
+
+def joined(events: Iterable[WorkEvent]) -> Iterator[WorkEvent]:
+    """The same with neighbouring pieces of text made one: the open end of an answer is parsed once for each."""
+    begun: AnswerDelta | None = None
+    for event in events:
+        if isinstance(event, AnswerDelta):
+            if begun is not None and (begun.message, begun.kind) == (event.message, event.kind):
+                begun = replace(begun, text=begun.text + event.text, tokens=begun.tokens + event.tokens)
+                continue
+            if begun is not None:
+                yield begun
+            begun = event
+            continue
+        if begun is not None:
+            yield begun
+            begun = None
+        yield event
+    if begun is not None:
+        yield begun

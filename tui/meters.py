@@ -51,9 +51,16 @@ def bar(fraction: float, columns: int) -> str:
     return ("█" * whole + rest).ljust(columns)[:columns].replace(" ", "░")
 
 
+def box_width(screen: int) -> int:
+    """Columns for text inside the box of a dialogue, its scroll bar left out; as app.tcss has it."""
+    return min(int(screen * 0.9), 100) - 6
+
+
 def size(count: int) -> str:
     """Bytes for people."""
-    return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{count / 1e6:.0f} MB"
+    if count >= 1e9:
+        return f"{count / 1e9:.1f} GB"
+    return f"{count / 1e6:.0f} MB" if count >= 1e7 else f"{count / 1e6:.1f} MB"
 
 
 def _fit(parts: Sequence[Content], width: int) -> Content:

@@ -49,17 +49,33 @@ class _Table:
     page_bytes: tuple[int, ...]
 
 
-def dump(cache: KVCache, executor: Executor, key: SessionKey, ids: Sequence[int], protected: int) -> tuple[bytes, int]:
-    """The bytes of the longest cached prefix of `ids`, and its length; SessionError when nothing of it is cached."""
+def dump(
+    cache: KVCache,
+    executor: Executor,
+    key: SessionKey,
+    ids: Sequence[int],
+    protected: int,
+    *,
+    most_bytes: int | None = None,
+) -> tuple[list[bytes], int]:
+    """The longest cached prefix of `ids` as pieces of a file, and its length in tokens.
+
+    SessionError when nothing of it is cached, or its pages have more than `most_bytes`.
+    """
     sequence = cache.open([*ids, 0], protected=protected)
     try:
         if not sequence.length:
             raise SessionError("nothing of this conversation is in the KV cache, so there is nothing to save")
         copies = {(move.group, move.destination): move.source for move in sequence.moves}
-        tables, pages = [], []
+        tables, pages, total = [], [], 0
         for group, table in enumerate(sequence.tables):
             entries = [copies.get((group, entry), entry) for entry in table.entries.tolist()]
-            data = [executor.read_page(group, entry) for entry in entries]
+            data = []
+            for entry in entries:
+                data.append(executor.read_page(group, entry))
+                total += len(data[-1])
+                if most_bytes is not None and total > most_bytes:
+                    raise SessionError(f"the saved session would take more than the {most_bytes} bytes that it may")
             letters = "".join("s" if entry < 0 else "m" for entry in entries)
             tables.append(_Table(table.dropped, letters, tuple(len(page) for page in data)))
             pages += data
@@ -73,8 +89,11 @@ def dump(cache: KVCache, executor: Executor, key: SessionKey, ids: Sequence[int]
         }
         tokens = np.asarray(sequence.tokens[: sequence.length], "<i4").tobytes()
         text = json.dumps(header, separators=(",", ":")).encode()
-        body = b"".join([MAGIC, struct.pack("<I", len(text)), text, tokens, *pages])
-        return body + hashlib.blake2b(body, digest_size=DIGEST).digest(), sequence.length
+        pieces = [MAGIC, struct.pack("<I", len(text)), text, tokens, *pages]
+        digest = hashlib.blake2b(digest_size=DIGEST)
+        for piece in pieces:
+            digest.update(piece)
+        return [*pieces, digest.digest()], sequence.length
     finally:
         cache.release(sequence, publish=True)
 
@@ -119,7 +138,7 @@ def _read_header(data: bytes) -> tuple[dict[str, Any], int]:
     start = len(MAGIC) + 4
     if not data.startswith(MAGIC):
         raise SessionError("this file is not a saved session of this version")
-    if len(data) < start + DIGEST or hashlib.blake2b(data[:-DIGEST], digest_size=DIGEST).digest() != data[-DIGEST:]:
+    if len(data) < start + DIGEST or _digest(data) != data[-DIGEST:]:
         raise SessionError("the saved session is damaged: its checksum is wrong")
     (size,) = struct.unpack_from("<I", data, len(MAGIC))
     if size > min(MOST_HEADER, len(data) - start - DIGEST):
@@ -131,6 +150,10 @@ def _read_header(data: bytes) -> tuple[dict[str, Any], int]:
     if not isinstance(header, dict):
         raise SessionError("the saved session is damaged: its header cannot be read")
     return header, start + size
+
+
+def _digest(data: bytes) -> bytes:
+    return hashlib.blake2b(memoryview(data)[:-DIGEST], digest_size=DIGEST).digest()
 
 
 def _table(saved: Any) -> _Table:

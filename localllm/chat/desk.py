@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
+from collections import deque
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from localllm.conversations import import_chats, to_json, to_markdown
-from localllm.errors import RequestError
+from localllm.errors import LocalLLMError, RequestError, SessionError
 from localllm.paths import expand_user
 
 from .sampling import changed, effective
-from .session import ChatSession
+from .session import ChatSession, messages_for_model
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Mapping
@@ -26,7 +30,11 @@ LONGEST_IMPORT = 512 << 20  # bytes
 
 
 class ChatDesk:
-    """One chat at a time, with one model. A new chat is stored with its first question, so that none are empty."""
+    """One chat at a time, with one model. A new chat is stored with its first question, so that none are empty.
+
+    What a model computed for a chat is saved when the chat is left, and restored when it is opened again. `load` does
+    that, and frees a model that was left, so that only the thread that may wait has to.
+    """
 
     def __init__(
         self,
@@ -46,6 +54,9 @@ class ChatDesk:
         self._sampling: dict[str, Any] = dict(sampling or {})
         self._new_sampling = dict(self._sampling)
         self._deleted: list[int] = []
+        self._postponed: deque[Callable[[], None]] = deque()  # slow work of leaving a chat or a model
+        self._leaving = threading.Lock()  # held by the thread that does that work
+        self._returning: int | None = None  # the chat that was opened and not restored yet
 
     # ---- the present chat
 
@@ -100,9 +111,27 @@ class ChatDesk:
 
     # ---- answers
 
-    def load(self, progress: Callable[[LoadProgress], None]) -> None:
-        """Load the model; does nothing when it is."""
+    def load(self, progress: Callable[[LoadProgress], None]) -> str:
+        """Finish with what was left before, load the model if it is not, and restore the chat.
+
+        Returns what the person should know, mostly nothing.
+        """
+        self._finish_leaving()
         self.backend.load(progress)
+        return self.restore()
+
+    def restore(self) -> str:
+        """Put back what was computed for the chat that was opened, where it was saved; returns as `load`."""
+        number, self._returning = self._returning, None
+        path = self.store.caches.find(number) if number is not None and number == self._conversation else None
+        if number is None or path is None:
+            return ""
+        try:
+            self.backend.restore(path)
+        except SessionError as error:
+            self.store.caches.discard(number)
+            return f"{error.message}: the chat is read anew"
+        return ""
 
     def send(self, text: str) -> Generator[SessionEvent, None, None]:
         """Ask; the chat is stored now if it is new."""
@@ -127,6 +156,28 @@ class ChatDesk:
         if self._session is not None:
             self._session.stop()
 
+    def _leave(self) -> None:
+        """What was computed for the present chat is saved at the next `load`, if anything was."""
+        if self._conversation is not None and self._session is not None:
+            self._postponed.append(partial(self._save, self.backend, self._conversation))
+        self._session = self._returning = None
+        self.backend.forget()
+
+    def _finish_leaving(self) -> None:
+        with self._leaving:
+            while self._postponed:
+                self._postponed.popleft()()
+
+    def _save(self, backend: ChatBackend, conversation: int) -> None:
+        """Without it the chat is only slower to go on, so a full disk or a template that refuses is not told."""
+        caches = self.store.caches
+        with contextlib.suppress(LocalLLMError):
+            chat = self.store.conversation(conversation)
+            messages = messages_for_model(chat, self.store.path_to(chat.leaf))
+            if caches.most_bytes and chat.deleted is None:
+                backend.save(messages, caches.path(conversation), caches.most_bytes)
+        self.store.prune_caches()
+
     def next_branch(self, message: int | None = None, step: int = 1) -> Message:
         """Show another version of a turn (None: of the last one that has several). RequestError when there is none."""
         for turn in [self.store.message(message)] if message is not None else reversed(self.messages()):
@@ -142,7 +193,8 @@ class ChatDesk:
 
     def new(self) -> None:
         """Begin a new chat."""
-        self._conversation = self._session = None
+        self._leave()
+        self._conversation = None
         self._system, self._sampling = self._new_system, dict(self._new_sampling)
 
     def open(self, conversation: int) -> None:
@@ -150,14 +202,16 @@ class ChatDesk:
         chat = self.store.conversation(conversation)
         if chat.deleted is not None:
             self.store.restore(conversation)
-        self._conversation, self._session = conversation, None
+        self._leave()
+        self._conversation = conversation
         if chat.model and chat.model != self.model and self.models.is_here(chat.model):
             self.use(chat.model)
+        self._returning = conversation
 
     def use(self, model: str) -> None:
-        """Answer with another model from now on; the present one is freed."""
+        """Answer with another model from now on; the present one is freed by `load`."""
         backend = self.models.open(model)
-        self.backend.close()
+        self._postponed.append(self.backend.close)
         self.backend, self._session = backend, None
         if self._conversation is not None:
             self.store.set_field(self._conversation, "model", model)
@@ -215,8 +269,12 @@ class ChatDesk:
         return import_chats(self.store, data, model=self.model)
 
     def close(self) -> None:
-        """Free the model; the store is the caller's."""
-        self.backend.close()
+        """Save what was computed and free the model; the store is the caller's."""
+        try:
+            self._leave()
+            self._finish_leaving()
+        finally:
+            self.backend.close()
 
     @property
     def _stored(self) -> Conversation:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from localllm.errors import LocalLLMError, RequestError
@@ -10,17 +11,18 @@ from localllm.events import TextDelta
 from localllm.kernels.executor import LoadProgress
 
 from .backend import ContextState, ModelState
+from .placed import placed
 from .reasoning import KNOWN_TAGS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Mapping, Sequence
+    from pathlib import Path
 
     from localllm.engine import Generation as Handle
     from localllm.events import Event
     from localllm.llm import LLM
-    from localllm.placement import Machine, Plan
+    from localllm.placement import Machine
 
-FEWEST_PLANNED = 64  # tokens that the speed to expect is worked out for
 TAIL_TOKENS = 16  # of a prompt, where a template may have opened the thinking
 
 
@@ -37,7 +39,9 @@ class LocalBackend:
         self._llm: LLM | None = None
         self._lock = threading.Lock()
         self._generation: Handle | None = None  # the present or last answer
+        self._restored = 0  # tokens of the conversation that came from a file
         self._machine: Machine | None = None
+        self._gpu_note = ""
         self._opening = ""  # the tag that every prompt ends with, for models that always think
 
     def load(self, progress: Callable[[LoadProgress], None]) -> None:
@@ -56,7 +60,9 @@ class LocalBackend:
             self._llm = LLM(path, progress=progress, **self._keywords)
             self._opening = _opened_tag(self._llm)
             progress(LoadProgress("measuring this machine (once)"))
-            self._machine = remembered_machine(detect(), Paths.from_environment().cache)
+            hardware = detect()
+            self._gpu_note = hardware.gpu_note
+            self._machine = remembered_machine(hardware, Paths.from_environment().cache)
 
     def stream(self, messages: Sequence[dict[str, Any]], sampling: dict[str, Any]) -> Generator[Event, None, None]:
         """Answer; what the model sees is the whole conversation, of which the cache keeps what it can."""
@@ -72,11 +78,32 @@ class LocalBackend:
         if self._generation is not None:
             self._generation.cancel()
 
+    def save(self, messages: Sequence[dict[str, Any]], path: Path, most_bytes: int) -> None:
+        """The part that the next question would find in the cache: the template may drop thinking, for instance."""
+        llm = self._llm
+        if llm is None or not messages:
+            return
+        asked = _prepared(messages, self._opening)
+        if asked[-1].get("role") == "assistant":
+            asked.append({"role": "user", "content": "Go on."})
+        ids = llm.encode_chat(asked)
+        llm.save_session(path, ids, sinks=llm.system_prefix(ids, asked), most_bytes=most_bytes)
+
+    def restore(self, path: Path) -> None:
+        """Put a conversation back into the cache."""
+        if self._llm is None:
+            raise RequestError(f"{self.name} is not loaded")
+        self._restored = len(self._llm.restore_session(path))
+
+    def forget(self) -> None:
+        """The next answer belongs to another conversation."""
+        self._generation, self._restored = None, 0
+
     def context(self) -> ContextState:
         """Tokens of the conversation, as of the engine's last step."""
         limit = None if self._llm is None else self._llm.context
         if self._generation is None:
-            return ContextState(limit)
+            return ContextState(limit, kept=min(self._restored, limit or 0))
         state = self._generation.context_state()
         return ContextState(state.limit or limit, state.kept, state.sunk, state.evicted)
 
@@ -85,25 +112,17 @@ class LocalBackend:
         if self._llm is None:
             return ModelState()
         memory = self._llm.memory()
-        plan = self._plan_now(self._llm)
-        return ModelState(
-            description=self._llm.describe(),
-            weight_bytes=tuple(memory.weights.items()),
-            kv_bytes=tuple(memory.kv.items()),
-            predicted_tokens_per_second=None if plan is None else plan.prediction.decode,
-            reasons=() if plan is None or plan.shape == "cpu" else plan.reasons,
-        )
-
-    def _plan_now(self, llm: LLM) -> Plan | None:
-        """The plan for as many tokens as the conversation has; its prediction is for half of its context being full."""
-        from localllm.placement import parts_of, plan_placement
-
+        state = ModelState(self._llm.describe(), tuple(memory.weights.items()), tuple(memory.kv.items()))
         if self._machine is None:
-            return None
-        tokens = min(llm.context, 2 * max(self.context().kept, FEWEST_PLANNED))
-        parts = parts_of(llm.spec, context=tokens, kv_type=self._keywords.get("kv", "f16"))
-        on_gpu = sum(size for device, size in llm.memory().weights.items() if device != "cpu")
-        return plan_placement(parts, self._machine, vram=on_gpu)
+            return state
+        plan = placed(self._llm, self._machine, self._keywords.get("kv", "f16"), self.context().kept, self._gpu_note)
+        return replace(
+            state,
+            predicted_tokens_per_second=plan.decode,
+            reasons=plan.reasons,
+            layers=plan.layers,
+            ends=plan.ends,
+        )
 
     def close(self) -> None:
         """Free the model."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
+from .fitting import Fitting, fit_of_size
 from .local import LocalBackend
 from .remote import RemoteBackend
 
@@ -15,9 +16,7 @@ if TYPE_CHECKING:
     from localllm.store import CatalogueEntry, Report, Store
 
     from .backend import ChatBackend
-
-Fit = Literal["yes", "partly", "no", "unknown"]
-OVERHEAD = 1.1  # of a file's size that running it takes, with a short context, where nothing better is known
+    from .fitting import Fit, Known
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +58,7 @@ class LocalModels:
         self._store = store
         self._keywords = dict(keywords)
         self._default = default
+        self._seen: Known = {}
 
     def default(self) -> str:
         """The setting, else the catalogue's default when it is here, else the model that was used last."""
@@ -90,10 +90,13 @@ class LocalModels:
     def choices(self) -> list[ModelChoice]:
         """Pulled models, those of other programs, then the rest of the catalogue."""
         from localllm.hardware import detect
+        from localllm.placement.remembered import supposed_machine
         from localllm.store import load_catalogue
         from localllm.store.listing import list_foreign, list_models
 
         hardware = detect()
+        machine = supposed_machine(hardware, self._store.paths.cache)
+        fitting = Fitting(hardware, machine, self._keywords.get("context"), str(self._keywords.get("kv", "f16")))
         catalogue = load_catalogue(self._store.paths)
         found: dict[str, ModelChoice] = {}
         for model in [*list_models(self._store), *list_foreign()]:
@@ -101,7 +104,10 @@ class LocalModels:
             licence = model.licence or (entry.licence if entry is not None else None) or "unknown"
             about = (entry.description if entry is not None else None) or model.source
             if model.complete and model.name not in found:
-                fits, note = fit_of(model.size_bytes, hardware)
+                size = model.size_bytes
+                fits, note = (
+                    fitting.of_file(model.path, size, self._seen) if model.path else fit_of_size(size, hardware)
+                )
                 found[model.name] = ModelChoice(model.name, model.size_bytes, licence, about, True, fits, note)
         for entry in catalogue:
             if entry.name not in found:
@@ -162,24 +168,7 @@ class RemoteModels:
         raise RequestError(f"{name}: models of a server cannot be pulled from here")
 
 
-def fit_of(size_bytes: int | None, hardware: Hardware) -> tuple[Fit, str]:
-    """Whether a file of this size can run here: from the fastest memory alone, from all memory, or not."""
-    if size_bytes is None:
-        return "unknown", "size unknown"
-    needed = size_bytes * OVERHEAD
-    card = max((card.free_bytes for card in hardware.cards), default=0)
-    if card and needed <= card:
-        return "yes", "on the GPU"
-    if card and needed <= card + hardware.available_bytes:
-        return "partly", f"{card / needed:.0%} on the GPU, the rest on the CPU"
-    if not card and needed <= hardware.available_bytes:
-        return "yes", "in memory, on the CPU"
-    if needed <= hardware.total_bytes + card:
-        return "partly", "only when other programs give memory back"
-    return "no", f"needs {needed / 1e9:.1f} GB, this machine has {(hardware.total_bytes + card) / 1e9:.1f} GB"
-
-
 def _choice(entry: CatalogueEntry, hardware: Hardware) -> ModelChoice:
-    fits, note = fit_of(entry.size_bytes, hardware)
+    fits, note = fit_of_size(entry.size_bytes, hardware)
     licence, about = entry.licence or "unknown", entry.description or str(entry.source)
     return ModelChoice(entry.name, entry.size_bytes, licence, about, False, fits, note)

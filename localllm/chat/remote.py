@@ -19,6 +19,7 @@ from .visible import visible_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Mapping, Sequence
+    from pathlib import Path
 
     from localllm.events import Event, FinishReason
     from localllm.kernels.executor import LoadProgress
@@ -80,6 +81,16 @@ class RemoteBackend:
     def cancel(self) -> None:
         """Drop the connection of the present answer, by which a server knows to stop."""
         self._cancelled.set()
+
+    def save(self, messages: Sequence[dict[str, Any]], path: Path, most_bytes: int) -> None:
+        """What was computed is the server's, and it keeps it or not."""
+
+    def restore(self, path: Path) -> None:
+        """Nothing was saved here."""
+
+    def forget(self) -> None:
+        """The room stays, what was in it goes."""
+        self._context = ContextState(limit=self._context.limit)
 
     def context(self) -> ContextState:
         """Tokens of the conversation, as far as the server told."""

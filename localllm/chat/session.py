@@ -17,9 +17,9 @@ from .reasoning import Kind, ReasoningSplitter
 from .sampling import effective
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Generator, Sequence
 
-    from localllm.conversations import ConversationStore, Message
+    from localllm.conversations import Conversation, ConversationStore, Message
     from localllm.events import Event
 
     from .backend import ChatBackend
@@ -117,8 +117,7 @@ class ChatSession:
         """The question is kept, and the place of the answer made, before the first event is asked for."""
         self._stop.clear()
         chat = self.store.conversation(self.conversation)
-        messages: list[dict[str, Any]] = [{"role": "system", "content": chat.system}] if chat.system else []
-        messages += [{"role": m.role, "content": m.content} for m in self.store.path_to(question)]
+        messages = messages_for_model(chat, self.store.path_to(question))
         sampling = effective(self.backend.sampling, chat.sampling)
         if begun is None:
             identifier = self.store.add(self.conversation, question, "assistant", "", state="partial")
@@ -229,6 +228,12 @@ class _SaveTimer:
     def __exit__(self, *exception: object) -> None:
         now = time.monotonic()
         self._next = now + max(SAVE_INTERVAL, (now - self._started) / SAVE_SHARE)
+
+
+def messages_for_model(chat: Conversation, line: Sequence[Message]) -> list[dict[str, Any]]:
+    """A line of turns as a backend wants it, the system prompt first."""
+    system = [{"role": "system", "content": chat.system}] if chat.system else []
+    return [*system, *({"role": message.role, "content": message.content} for message in line)]
 
 
 def title_of(text: str) -> str:

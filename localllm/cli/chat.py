@@ -14,17 +14,16 @@ from .options import load_options, sampling_options, split_options
 if TYPE_CHECKING:
     from localllm.chat.models import ModelSource
     from localllm.paths import Paths
+    from localllm.settings import Settings
 
 SMALLEST = 20  # columns; below that only the plain mode is of use
 
 
-def model_source(paths: Paths, model: str | None, url: str | None, load: dict[str, Any]) -> ModelSource:
+def model_source(paths: Paths, settings: Settings, model: str | None, url: str | None) -> ModelSource:
     """This computer's models with the user's settings, or those of a server."""
     from localllm.chat.models import LocalModels, RemoteModels
-    from localllm.settings import Settings
     from localllm.store import Store
 
-    settings = Settings.load({name: load.get(name) for name in LOAD_SETTINGS}, paths=paths)
     if url is not None:
         return RemoteModels(url, model=model, api_key=settings.api_key)
     values = {name: getattr(settings, name) for name in LOAD_SETTINGS}
@@ -61,14 +60,18 @@ def chat(
     """
     from localllm.chat.desk import ChatDesk
     from localllm.conversations import ConversationStore
+    from localllm.conversations.caches import DEFAULT_BYTES
     from localllm.paths import Paths
+    from localllm.settings import Settings
 
     load, sampling = split_options(options)
     if "stop" in sampling:
         sampling["stop"] = list(sampling["stop"])
     paths = Paths.from_environment()
-    models = model_source(paths, model, url, load)
-    store = ConversationStore(paths.chats)
+    settings = Settings.load({name: load.get(name) for name in LOAD_SETTINGS}, paths=paths)
+    models = model_source(paths, settings, model, url)
+    cache_bytes = DEFAULT_BYTES if settings.chat_cache is None else settings.chat_cache
+    store = ConversationStore(paths.chats, cache_bytes=cache_bytes)
     try:
         desk = ChatDesk(store, models, model or models.default(), system=system or "", sampling=sampling)
         if last and number is None:

@@ -58,8 +58,10 @@ class PlainChat:
             with contextlib.closing(open_view(False)) as view:
                 self._desk.models.pull(self._desk.model, view)
         with load_progress() as progress:
-            self._desk.load(progress)
+            note = self._desk.load(progress)
             progress.done()
+        if note:
+            self._note(visible_line(note))
 
     def _turn(self) -> bool:
         """One line or block of input; False at the end."""
@@ -136,12 +138,12 @@ class PlainChat:
             return False
         actions = {
             "help": self._help,
-            "new": lambda _: self._desk.new(),
+            "new": self._new,
             "chats": self._chats,
             "open": self._open,
             "title": self._desk.rename,
             "delete": lambda _: self._desk.delete(),
-            "undo": lambda _: self._desk.open(self._desk.undo_delete()),
+            "undo": lambda _: self._open(str(self._desk.undo_delete())),
             "retry": lambda _: self._answer(self._desk.regenerate()),
             "continue": lambda _: self._answer(self._desk.resume()),
             "edit": self._edit,
@@ -170,6 +172,10 @@ class PlainChat:
             return
         for chat in self._desk.store.conversations(limit=MANY):
             click.echo(f"{chat.id:5} {visible_line(chat.title, 60)} ({visible_line(chat.model, 40)})")
+
+    def _new(self, _: str) -> None:
+        self._desk.new()
+        self._ready()
 
     def _open(self, number: str) -> None:
         if not number.isdecimal():

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from localllm.errors import ConfigurationError, RequestError
 
+from .caches import DEFAULT_BYTES, ChatCaches
 from .records import Conversation, Message, Role, SearchHit, State
 from .schema import check_version, migrate
 
@@ -21,16 +22,19 @@ _CONVERSATION = "id, title, model, system, sampling, leaf, created, updated, del
 _MESSAGE = "id, conversation, parent, role, content, reasoning, state, created, figures"
 _FIELD = Literal["title", "model", "system"]
 MAX_TITLE = 200  # characters
+CACHES = "chat-caches"  # the folder beside the file
 
 
 class ConversationStore:
     """Chats in one SQLite file. May be used from several threads; several processes may share the file.
 
+    `caches` are the files of what models computed for them, `cache_bytes` in all; a chat that is deleted loses its one.
     Raises ConfigurationError when the file cannot be opened or is no database of ours.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, cache_bytes: int = DEFAULT_BYTES) -> None:
         self.path = path
+        self.caches = ChatCaches(path.parent / CACHES, cache_bytes)
         self._lock = threading.RLock()
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -85,11 +89,16 @@ class ConversationStore:
 
     def delete(self, identifier: int) -> None:
         """Put a conversation into the bin; `restore` takes it out, `purge` empties the bin."""
+        self.caches.discard(identifier)
         self._run("UPDATE conversations SET deleted = ? WHERE id = ?", (time.time(), identifier))
 
     def restore(self, identifier: int) -> None:
         """Take a conversation out of the bin."""
         self._run("UPDATE conversations SET deleted = NULL WHERE id = ?", (identifier,))
+
+    def prune_caches(self) -> None:
+        """Keep what models computed for the chats that are there, and no more of it than is allowed."""
+        self.caches.prune(row[0] for row in self._all("SELECT id FROM conversations WHERE deleted IS NULL", ()))
 
     def purge(self, *, before: float | None = None) -> int:
         """Remove for good what was deleted before a time (None: all of the bin); returns how many."""

@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from localllm.cache import CacheUsage, KVCache, pool_sizes, session
+from localllm.completion import failed
 from localllm.errors import ContextLengthError, ExecutionError, SessionError
+from localllm.events import Finished
 from localllm.sampling import MAX_SEED, Sampler, SamplingParameters, breaker_ids
 
 from .budget import StepBudget
@@ -172,22 +174,30 @@ class Engine:
     def read(self, ids: Sequence[int], reader: RowReader) -> None:
         """Run a prompt for its outputs only; raises what went wrong."""
         for event in self.submit(Request(ids, SamplingParameters(max_tokens=0), reader=reader)):
-            reason, error = getattr(event, "reason", None), getattr(event, "error", None)
-            if reason in ("error", "cancelled"):
-                raise ExecutionError(error or "the engine was closed")
+            if isinstance(event, Finished) and event.reason in ("error", "cancelled"):
+                raise failed(event) if event.error else ExecutionError("the engine was closed")
 
     # ---- saved sessions
 
     def save_session(
-        self, path: str | os.PathLike[str], ids: Sequence[int], *, model: str, sinks: int | None = None
+        self,
+        path: str | os.PathLike[str],
+        ids: Sequence[int],
+        *,
+        model: str,
+        sinks: int | None = None,
+        most_bytes: int | None = None,
     ) -> int:
         """Write the keys and values of as much of `ids` as is cached; returns how many tokens that is.
 
-        `model` ties the file to its model (`model_fingerprint`). Raises SessionError; the file is whole or untouched.
+        `model` ties the file to its model (`model_fingerprint`). Raises SessionError, also for more than `most_bytes`;
+        the file is whole or untouched.
         """
         key = self._session_key(model)
-        data, length = self._between_steps(lambda: session.dump(self._cache, self._executor, key, ids, sinks or 0))
-        write_session(path, data)
+        pieces, length = self._between_steps(
+            lambda: session.dump(self._cache, self._executor, key, ids, sinks or 0, most_bytes=most_bytes)
+        )
+        write_session(path, pieces)
         return length
 
     def restore_session(self, path: str | os.PathLike[str], *, model: str) -> list[int]:

@@ -6,19 +6,23 @@ import hashlib
 import os
 import tempfile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from localllm.errors import SessionError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 SAMPLES, SAMPLE_BYTES = 256, 4096
 
 
-def write_session(path: str | os.PathLike[str], data: bytes) -> None:
+def write_session(path: str | os.PathLike[str], pieces: Iterable[bytes]) -> None:
     """Replace the file at once, when all is written; SessionError says why it could not be."""
     target = Path(path)
     try:
         with tempfile.NamedTemporaryFile(dir=target.parent, prefix=f".{target.name}.", delete=False) as file:
             try:
-                file.write(data)
+                file.writelines(pieces)
                 file.flush()
                 os.fsync(file.fileno())
                 file.close()

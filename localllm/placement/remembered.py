@@ -14,20 +14,33 @@ if TYPE_CHECKING:
     from localllm.hardware import Hardware
 
 FILE = "machine.json"
+ORDINARY_BANDWIDTH = 2e10  # bytes per second
 
 
 def remembered_machine(hardware: Hardware, folder: Path) -> Machine:
     """The machine as it was measured before, with the memory that is free now; measured when it is another one."""
-    path = folder / FILE
-    key = f"{hardware.processor}, {hardware.cores} cores"
-    free = max((card.free_bytes for card in hardware.cards), default=0)
-    bandwidth = _read(path, key)
-    if bandwidth is not None:
-        multiplications = CPU_MULTIPLICATIONS * hardware.cores
-        return Machine(bandwidth, multiplications, hardware.available_bytes, gpu_bytes=free)
+    known = supposed_machine(hardware, folder)
+    if known.measured:
+        return known
     machine = measure_machine(hardware)
-    _write(path, key, machine.cpu_bandwidth)
-    return replace(machine, gpu_bytes=free)
+    _write(folder / FILE, _key(hardware), machine.cpu_bandwidth)
+    return replace(machine, gpu_bytes=known.gpu_bytes)
+
+
+def supposed_machine(hardware: Hardware, folder: Path) -> Machine:
+    """The same without measuring: an ordinary machine, `measured` being False, where nothing is known yet."""
+    bandwidth = _read(folder / FILE, _key(hardware))
+    return Machine(
+        cpu_bandwidth=bandwidth or ORDINARY_BANDWIDTH,
+        cpu_multiplications=CPU_MULTIPLICATIONS * hardware.cores,
+        cpu_bytes=hardware.available_bytes,
+        gpu_bytes=max((card.free_bytes for card in hardware.cards), default=0),
+        measured=bandwidth is not None,
+    )
+
+
+def _key(hardware: Hardware) -> str:
+    return f"{hardware.processor}, {hardware.cores} cores"
 
 
 def _read(path: Path, key: str) -> float | None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
-from localllm.chat.backend import ContextState, ModelState
+from localllm.chat.backend import ContextState, LayerState, ModelState
+from localllm.errors import SessionError
 from localllm.events import Event, Finished, PromptProgress, TextDelta, Timings, Usage
 from localllm.kernels.executor import LoadProgress
 
@@ -43,6 +46,8 @@ class ScriptedBackend:
         self.seen: list[list[dict[str, Any]]] = []
         self.sampled: list[dict[str, Any]] = []
         self.closed = 0
+        self.restored: list[list[dict[str, Any]]] = []
+        self.save_error: SessionError | None = None
         self.freed = False
         self.evicted = 0
         self._cancelled = threading.Event()
@@ -96,6 +101,20 @@ class ScriptedBackend:
     def cancel(self) -> None:
         self._cancelled.set()
 
+    def save(self, messages: Sequence[dict[str, Any]], path: Path, most_bytes: int) -> None:
+        if self.save_error is not None:
+            raise self.save_error
+        path.write_text(json.dumps(messages))
+
+    def restore(self, path: Path) -> None:
+        try:
+            self.restored.append(json.loads(path.read_text()))
+        except ValueError as error:
+            raise SessionError("the saved session is damaged") from error
+
+    def forget(self) -> None:
+        self._context = ContextState(limit=4096)
+
     def context(self) -> ContextState:
         return self._context
 
@@ -105,6 +124,9 @@ class ScriptedBackend:
             weight_bytes=(("cpu", 98_000_000), ("gpu", 0)),
             kv_bytes=(("cpu", 12_000_000),),
             predicted_tokens_per_second=100.0,
+            reasons=("hot layers first",),
+            layers=tuple(LayerState(7_000_000, 2_000_000, 21_000_000, 3_000_000 * number) for number in (0, 4, 10)),
+            ends=(("head, on the CPU", 14_000_000),),
         )
 
     def close(self) -> None:

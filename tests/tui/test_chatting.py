@@ -10,6 +10,7 @@ from scripted_chat import Gate, ScriptedBackend
 
 from localllm.errors import ExecutionError, OutOfMemoryError
 from localllm.kernels.executor import LoadProgress
+from localllm.tui.screens.models import ModelsScreen
 
 MakeStage = Callable[..., Stage]
 
@@ -49,19 +50,69 @@ def test_the_first_stop_keeps_the_part_as_a_turn_that_goes_on(stage: MakeStage, 
     s.run(steps)
 
 
-def test_a_stop_while_the_model_loads_answers_nothing(stage: MakeStage) -> None:
+@pytest.mark.parametrize("key", ["ctrl+c", "escape"])
+def test_a_stop_while_the_model_loads_leads_to_the_picker_at_once(stage: MakeStage, key: str) -> None:
     gate = Gate()
     s = stage("never")
-    s.desk.backend = ScriptedBackend("never", load=[LoadProgress("compiling", 0.5), gate])
+    slow = ScriptedBackend("never", load=[LoadProgress("compiling", 0.5), gate, LoadProgress("compiling", 0.9)])
+    s.desk.backend = slow
 
     async def steps(s: Stage) -> None:
         await s.until(lambda: "compiling" in s.text)
-        await s.press("ctrl+c")
+        await s.enter("a question that waits")
+        await s.press(key)
+        assert not s.app.busy  # although the gate is shut
+        assert isinstance(s.app.screen, ModelsScreen)
+        await s.press("escape")
+        assert "no model is loaded" in s.text
+        s.app.prompt.fill("hello")
+        slow.load_steps = [LoadProgress("again", 0.1)]
+        slow.pieces = ("yes",)
         gate.open()
+        await s.press("enter")
         await s.idle()
-        assert s.contents == []
+        assert s.contents == ["a question that waits", "", "hello", "yes"]
 
     s.run(steps, loaded=False)
+
+
+def test_another_model_while_one_loads(stage: MakeStage) -> None:
+    gate = Gate()
+    s = stage("fine")
+    slow = ScriptedBackend("never", load=[LoadProgress("compiling", 0.5), gate, LoadProgress("compiling", 0.9)])
+    s.desk.backend = slow
+
+    async def steps(s: Stage) -> None:
+        await s.until(lambda: "compiling" in s.text)
+        await s.enter("/model other")
+        gate.open()
+        await s.idle()
+        await s.ask("hello")
+        assert s.contents == ["hello", "fine"]
+        assert slow.freed
+
+    s.run(steps, loaded=False)
+
+
+def test_a_chat_goes_on_with_what_was_computed(stage: MakeStage) -> None:
+    async def steps(s: Stage) -> None:
+        await s.ask("one")
+        await s.press("ctrl+n")
+        await s.idle()
+        await s.enter("/open 1")
+        await s.idle()
+        assert [message["content"] for message in s.models.opened[0].restored[0]] == ["one", "a"]
+        await s.ask("two")
+        await s.press("ctrl+n")
+        await s.idle()
+        s.store.caches.path(1).write_text("damaged")
+        await s.enter("/open 1")
+        await s.idle()
+        assert "damaged: the chat is read anew" in s.told
+        await s.ask("three")
+        assert s.contents == ["one", "a", "two", "a", "three", "a"]
+
+    stage("a").run(steps)
 
 
 def test_control_c_asks_when_nothing_is_written(stage: MakeStage) -> None:

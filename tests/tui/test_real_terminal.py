@@ -96,7 +96,7 @@ def test_without_a_terminal_the_chat_is_plain(open_terminal: Open) -> None:
 
 
 @pytest.mark.real_model
-def test_a_real_model(open_terminal: Open, smollm2_path: Path) -> None:
+def test_a_real_model(open_terminal: Open, smollm2_path: Path, tmp_path: Path) -> None:
     terminal = open_terminal(python("-m", "localllm", "chat", str(smollm2_path), "--temperature", "0", "-n", "200"))
     terminal.until("Ask anything")
     terminal.type("Write a short story about a lighthouse.")  # while the model is still being loaded
@@ -108,3 +108,15 @@ def test_a_real_model(open_terminal: Open, smollm2_path: Path) -> None:
     terminal.press("Escape")
     terminal.press("C-q")
     terminal.until("LEFT WITH 0")
+    terminal.close()
+    assert [path.suffix for path in (tmp_path / "home" / "chat-caches").iterdir()] == [".kv"]
+    again = open_terminal(
+        python("-m", "localllm", "chat", str(smollm2_path), "--temperature", "0", "-n", "8", "--last")
+    )
+    again.until("● ready")
+    assert "lighthouse" in again.screen
+    assert "░ 0/8192" not in again.screen  # what was computed is there before a question is asked
+    again.type("/retry")
+    again.until("cut at its length")
+    again.press("C-q")
+    again.until("LEFT WITH 0")

@@ -278,6 +278,16 @@ def test_the_plan_and_the_meters(stage: MakeStage) -> None:
         await s.press("f3")
         for part in ("98 MB (100%)", "evicted 2", "expected 100.0 tok/s", "measured 2.0 tok/s"):
             assert part in s.text
+        await s.press("end")
+        for part in (
+            "hot layers first",
+            "0 CPU",
+            "1 GPU 40%",
+            "2 GPU  ",
+            "7.0 MB    2.0 MB       21 MB",
+            "head, on the CPU",
+        ):
+            assert part in s.text
         await s.press("escape")
         await s.enter("/stats")
         assert "Memory" in s.text

@@ -15,7 +15,7 @@ from textual.widgets.option_list import Option
 from localllm.chat.visible import visible, visible_line
 from localllm.errors import LocalLLMError
 from localllm.store.events import FileProgress, Note, Phase, PullPlanned, Retrying
-from localllm.tui.meters import bar, size
+from localllm.tui.meters import bar, box_width, size
 
 if TYPE_CHECKING:
     from textual.app import ComposeResult
@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from localllm.store.events import PullEvent
 
 COLOURS = {"yes": "$text-success", "partly": "$text-warning", "no": "$text-error", "unknown": "$foreground 50%"}
+AT_ONCE = 0.15  # seconds that the screen waits for the list before it is drawn without
+WIDE = 70  # columns from which a line says more
+NARROW = 19  # columns of a line beside the name, where it says less
 REDRAWS = 5  # a second, of the progress
 
 
@@ -42,6 +45,7 @@ class ModelsScreen(ModalScreen[str]):
         self._desk = desk
         self._first = pull
         self._choices: list[ModelChoice] = []
+        self._found: list[ModelChoice] | LocalLLMError | None = None  # by the thread that looks
         self._pulling: str | None = None
         self._cancelled = threading.Event()
         self._latest: PullEvent | None = None
@@ -57,22 +61,37 @@ class ModelsScreen(ModalScreen[str]):
             yield Static("Enter: use, or fetch and use   Esc: close", id="keys", classes="hint", markup=False)
 
     def on_mount(self) -> None:
-        """Read the catalogue and the store."""
-        self._fill()
+        """Read the catalogue and the store; with many models that takes longer than a person wants to wait."""
+        looking = threading.Thread(target=self._look, name="models", daemon=True)
+        looking.start()
+        looking.join(AT_ONCE)
         self.query_one(OptionList).focus()
+        self.query_one("#detail", Static).update("looking at the models…")
+        self._fill()
         self.set_interval(1 / REDRAWS, self._redraw)
         if self._first is not None:
             self._pull(self._first)
 
+    def _look(self) -> None:
+        try:
+            self._found = self._desk.models.choices()
+        except LocalLLMError as error:
+            self._found = error
+        except Exception as error:  # whatever files or a server do, the chat must stay
+            self._found = LocalLLMError(f"the models cannot be listed: {type(error).__name__}: {error}")
+
     def _fill(self) -> None:
+        found, self._found = self._found, None
+        if found is None:
+            return
         options = self.query_one(OptionList)
         options.clear_options()
-        try:
-            self._choices = self._desk.models.choices()
-        except LocalLLMError as error:
-            self._problem(str(error))
-            self._choices = []
-        wide = self.app.size.width >= 70
+        self.query_one("#detail", Static).update("")
+        if isinstance(found, LocalLLMError):
+            self._problem(str(found))
+        else:
+            self._choices = found
+        wide = self.app.size.width >= WIDE
         for choice in self._choices:
             options.add_option(Option(self._line(choice, wide)))
         present = next((i for i, choice in enumerate(self._choices) if choice.name == self._desk.model), 0)
@@ -82,12 +101,13 @@ class ModelsScreen(ModalScreen[str]):
     def _line(self, choice: ModelChoice, wide: bool) -> Content:
         mark = "●" if choice.name == self._desk.model else "✓" if choice.here else " "
         bytes_ = "" if choice.size_bytes is None else size(choice.size_bytes)
-        name = Content(visible_line(choice.name, 40)).truncate(28 if wide else 18, ellipsis=True)
+        columns = 29 if wide else max(9, box_width(self.app.size.width) - NARROW)
+        name = Content(visible_line(choice.name, 40)).truncate(columns - 1, ellipsis=True)
         line = Content.assemble(
             (f"{mark} ", "$text-success"),
-            name.pad_right(max(0, (29 if wide else 19) - name.cell_length)),
+            name.pad_right(columns - name.cell_length),
             bytes_.rjust(8),
-            ("  fits: ", "$foreground 60%"),
+            ("  fits: " if wide else " ", "$foreground 60%"),
             (choice.fits.ljust(8), COLOURS[choice.fits]),
         )
         return line + Content(visible_line(choice.licence, 40)) if wide else line
@@ -143,6 +163,7 @@ class ModelsScreen(ModalScreen[str]):
 
     def _redraw(self) -> None:
         if self._pulling is None:
+            self._fill()
             return
         if self._outcome is None:
             if self._latest is not None and not self._cancelled.is_set():

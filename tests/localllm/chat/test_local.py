@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from localllm.chat.local import LocalBackend, _prepared
-from localllm.errors import ModelNotFoundError, RequestError
-from localllm.events import Event, Finished, TextDelta
+from localllm.errors import ModelNotFoundError, RequestError, SessionError
+from localllm.events import Event, Finished, TextDelta, Usage
 from localllm.kernels.executor import LoadProgress
 
 
@@ -68,6 +69,53 @@ def test_a_real_conversation(backend: LocalBackend) -> None:
     again = list(backend.stream(longer, {"temperature": 0.0, "max_tokens": 4}))[-1]
     assert isinstance(again, Finished)
     assert again.usage.cached_tokens > 0
+
+
+@pytest.mark.real_model
+def test_a_real_conversation_is_resumed_without_reading_it_again(
+    backend: LocalBackend, smollm2_path: Path, tmp_path: Path
+) -> None:
+    greedy = {"temperature": 0.0, "max_tokens": 24}
+    talk: list[dict[str, Any]] = [
+        {"role": "system", "content": "You answer at length."},
+        {"role": "user", "content": "Tell me about the sea, the wind and the harbour. " * 8},
+    ]
+    text, _ = answer(backend, talk, greedy)
+    talk.append({"role": "assistant", "content": text})
+    backend.save(talk, tmp_path / "1.kv", 1 << 30)
+    with pytest.raises(SessionError, match="more than the 1000 bytes"):
+        backend.save(talk, tmp_path / "2.kv", 1000)
+    assert [path.name for path in tmp_path.iterdir()] == ["1.kv"]
+    talk.append({"role": "user", "content": "And the fish?"})
+    expected, _ = answer(backend, talk, greedy)
+
+    other = LocalBackend(str(smollm2_path), {"device": "cpu", "context": 512})
+    other.load(lambda _: None)
+    try:
+        other.restore(tmp_path / "1.kv")
+        kept = other.context().kept
+        assert kept > 100
+        found, usage = answer(other, talk, greedy)
+        assert found == expected
+        assert usage.cached_tokens == kept  # only the end of the answer's turn and the question are read
+        assert usage.prompt_tokens - usage.cached_tokens < 20
+        other.forget()
+        assert other.context().kept == 0
+        data = (tmp_path / "1.kv").read_bytes()
+        (tmp_path / "1.kv").write_bytes(data[:-1000])
+        with pytest.raises(SessionError, match="checksum"):
+            other.restore(tmp_path / "1.kv")
+    finally:
+        other.close()
+    other.save(talk, tmp_path / "3.kv", 1 << 30)  # nothing is loaded: nothing to save
+    assert not (tmp_path / "3.kv").exists()
+
+
+def answer(backend: LocalBackend, talk: list[dict[str, Any]], sampling: dict[str, Any]) -> tuple[str, Usage]:
+    events = list(backend.stream(talk, sampling))
+    end = events[-1]
+    assert isinstance(end, Finished)
+    return "".join(event.text for event in events if isinstance(event, TextDelta)), end.usage
 
 
 @pytest.mark.real_model

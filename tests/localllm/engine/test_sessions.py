@@ -71,6 +71,8 @@ def test_what_is_not_cached_cannot_be_saved(make_engine: MakeEngine, tmp_path: P
         make_engine().save_session(tmp_path / "chat", PROMPT, model="m")
     engine = make_engine()
     complete(engine, PROMPT, max_tokens=1)
+    with pytest.raises(SessionError, match="more than the 100 bytes"):
+        engine.save_session(tmp_path / "chat", PROMPT, model="m", most_bytes=100)
     with pytest.raises(SessionError, match="cannot be saved"):
         engine.save_session(tmp_path / "missing" / "chat", PROMPT, model="m")
     assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,121 @@
+"""What the desk does when a chat is left and opened again: saved, restored, refused, freed, in the right order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from scripted_chat import ScriptedBackend
+from scripted_models import ScriptedModels
+
+from localllm.chat.desk import ChatDesk
+from localllm.conversations import ConversationStore
+from localllm.errors import SessionError
+from localllm.kernels.executor import LoadProgress
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[ConversationStore]:
+    store = ConversationStore(tmp_path / "chats.sqlite3")
+    yield store
+    store.close()
+
+
+def ask(desk: ChatDesk, text: str) -> int:
+    assert desk.load(_ignore) == ""
+    assert list(desk.send(text))
+    assert desk.conversation is not None
+    return desk.conversation
+
+
+def _ignore(_: LoadProgress) -> None:
+    pass
+
+
+def backend(desk: ChatDesk) -> ScriptedBackend:
+    assert isinstance(desk.backend, ScriptedBackend)
+    return desk.backend
+
+
+def test_a_chat_that_is_left_is_saved_and_comes_back(store: ConversationStore) -> None:
+    desk = ChatDesk(store, ScriptedModels("yes"), "scripted", system="be kind")
+    first = ask(desk, "one")
+    desk.new()
+    assert store.caches.find(first) is None  # that may take time: not here
+    second = ask(desk, "two")
+    assert store.caches.find(first) is not None
+    desk.open(first)
+    assert desk.load(_ignore) == ""
+    assert store.caches.find(second) is not None
+    expected = [("system", "be kind"), ("user", "one"), ("assistant", "yes")]
+    assert [(m["role"], m["content"]) for m in backend(desk).restored[-1]] == expected
+    assert desk.restore() == ""
+    assert len(backend(desk).restored) == 1  # once
+
+
+def test_closing_saves_what_was_answered_and_nothing_else(store: ConversationStore) -> None:
+    models = ScriptedModels("yes")
+    desk = ChatDesk(store, models, "scripted")
+    first = ask(desk, "one")
+    desk.close()
+    path = store.caches.find(first)
+    assert path is not None
+    assert models.opened[0].freed
+    path.write_text("[]")
+    desk = ChatDesk(store, models, "scripted")
+    desk.open(first)
+    desk.load(_ignore)
+    desk.close()
+    assert path.read_text() == "[]"  # nothing new was computed
+
+
+def test_a_file_that_cannot_be_used_is_said_and_goes(store: ConversationStore) -> None:
+    desk = ChatDesk(store, ScriptedModels("yes"), "scripted")
+    first = ask(desk, "one")
+    store.caches.path(first).write_text("damaged")
+    desk.open(first)
+    desk._postponed.clear()
+    assert desk.load(_ignore) == "the saved session is damaged: the chat is read anew"
+    assert store.caches.find(first) is None
+    assert desk.load(_ignore) == ""
+
+
+def test_another_model_is_loaded_after_the_first_is_saved_and_freed(store: ConversationStore) -> None:
+    models = ScriptedModels("yes")
+    desk = ChatDesk(store, models, "other")
+    first = ask(desk, "one")
+    desk.new()
+    desk.use("scripted")
+    assert not models.opened[0].freed
+    second = ask(desk, "two")
+    assert models.opened[0].freed
+    assert store.caches.find(first) is not None
+    desk.open(first)
+    assert desk.model == "other"
+    desk.load(_ignore)
+    assert models.opened[1].freed
+    assert store.caches.find(second) is not None
+    assert len(backend(desk).restored) == 1
+
+
+def test_what_cannot_or_must_not_be_saved_is_not(tmp_path: Path) -> None:
+    models = ScriptedModels("yes")
+    store = ConversationStore(tmp_path / "chats.sqlite3", cache_bytes=0)
+    desk = ChatDesk(store, models, "scripted")
+    first = ask(desk, "one")
+    desk.close()
+    assert store.caches.find(first) is None
+    store.caches.most_bytes = 1000
+    desk = ChatDesk(store, models, "scripted")
+    second = ask(desk, "two")
+    backend(desk).save_error = SessionError("the disk is full")
+    desk.delete(first)
+    desk.close()
+    assert store.caches.find(second) is None
+    desk = ChatDesk(store, models, "scripted")
+    third = ask(desk, "three")
+    desk.delete()
+    desk.close()
+    assert store.caches.find(third) is None
+    store.close()
