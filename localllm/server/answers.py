@@ -6,13 +6,13 @@ import asyncio
 import time
 import uuid
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from localllm.events import Finished, TextDelta, Usage
 
 from .errors import APIError, bad_request, unavailable
-from .parts import CallPart, TextPart
+from .parts import CallArguments, CallBegun, CallPart, TextPart
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Sequence
@@ -61,6 +61,10 @@ class Answer:
         for part in piece.parts:
             if isinstance(part, CallPart):
                 self.calls.append(part)
+            elif isinstance(part, CallBegun):
+                self.calls.append(CallPart(part.name, ""))
+            elif isinstance(part, CallArguments):
+                self.calls[-1] = replace(self.calls[-1], arguments=self.calls[-1].arguments + part.text)
             elif part.kind == "reasoning":
                 self.reasoning += part.text
             else:
@@ -109,10 +113,10 @@ class _Choice:
     def _limited(self, parts: Sequence[Part]) -> tuple[Part, ...]:
         kept = []
         for part in parts:
-            if isinstance(part, CallPart):
+            if isinstance(part, CallPart | CallBegun):
                 self._calls += 1
-                if self._most_calls is not None and self._calls > self._most_calls:
-                    continue
+            if not isinstance(part, TextPart) and self._most_calls is not None and self._calls > self._most_calls:
+                continue
             kept.append(part)
         return tuple(kept)
 

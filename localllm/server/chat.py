@@ -14,7 +14,7 @@ from .errors import bad_request
 from .failing import failure_of
 from .fields import ChatRequest
 from .logprobs import chat_logprobs
-from .parts import CallPart
+from .parts import CallArguments, CallBegun, CallPart, TextPart
 from .stream import DONE, EventStream, JSONAnswer, event, while_connected
 from .work import Work
 
@@ -166,12 +166,12 @@ async def _events(
 def _deltas(piece: Piece, calls: int, with_logprobs: bool) -> list[dict[str, Any]]:
     deltas: list[dict[str, Any]] = []
     for part in piece.parts:
-        if isinstance(part, CallPart):
-            whole = call_object(part)
-            begun = whole | {"index": calls, "function": {"name": part.name, "arguments": ""}}
-            deltas.append({"tool_calls": [begun]})
-            deltas.append({"tool_calls": [{"index": calls, "function": {"arguments": part.arguments}}]})
+        if isinstance(part, CallPart | CallBegun):
+            deltas.append({"tool_calls": [{"index": calls} | call_object(CallPart(part.name, ""))]})
             calls += 1
-        else:
+        if isinstance(part, CallPart | CallArguments):
+            text = part.text if isinstance(part, CallArguments) else part.arguments
+            deltas.append({"tool_calls": [{"index": calls - 1, "function": {"arguments": text}}]})
+        elif isinstance(part, TextPart):
             deltas.append({"reasoning_content" if part.kind == "reasoning" else "content": part.text})
     return deltas or ([{"content": ""}] if with_logprobs else [])

@@ -69,7 +69,7 @@ def plan_chat(served: ServedModel, asked: ChatRequest, messages: Sequence[dict[s
     )
     return ChatPlan(
         request,
-        lambda: served.reader(with_tools=with_tools, inside=inside is not None),
+        lambda: served.reader(with_tools=with_tools, inside=inside is not None, progressive=bool(asked.stream)),
         1 if asked.parallel_tool_calls is False else None,
     )
 

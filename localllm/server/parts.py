@@ -28,7 +28,23 @@ class CallPart:
     arguments: str
 
 
-Part = TextPart | CallPart
+@dataclass(frozen=True, slots=True)
+class CallBegun:
+    """A call whose arguments are still being written: `CallArguments` follow."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class CallArguments:
+    """A piece of the JSON text of the arguments of the call that was begun last."""
+
+    text: str
+
+
+CallEvent = CallBegun | CallArguments
+Part = TextPart | CallPart | CallEvent
+Found = list[str | CallPart | CallBegun | CallArguments]
 
 
 class AnswerReader(Protocol):
@@ -44,21 +60,21 @@ class AnswerReader(Protocol):
 class ToolReader(Protocol):
     """Finds calls in the answer proper (thinking is left out before)."""
 
-    def push(self, text: str) -> list[str | CallPart]:
+    def push(self, text: str) -> Found:
         """What is certain now."""
 
-    def flush(self) -> list[str | CallPart]:
+    def flush(self) -> Found:
         """The rest, at the end."""
 
 
 class NoTools:
     """All is text."""
 
-    def push(self, text: str) -> list[str | CallPart]:
+    def push(self, text: str) -> Found:
         """The text."""
         return [text]
 
-    def flush(self) -> list[str | CallPart]:
+    def flush(self) -> Found:
         """Nothing is held back."""
         return []
 
@@ -88,10 +104,10 @@ class TaggedReader:
                 parts += self._parts(self._tools.push(text))
         return parts
 
-    def _parts(self, found: Iterable[str | CallPart]) -> list[Part]:
+    def _parts(self, found: Found) -> list[Part]:
         parts: list[Part] = []
         for item in found:
-            if isinstance(item, CallPart):
+            if not isinstance(item, str):
                 parts.append(item)
                 continue
             text = item if self._hidden is None else self._hidden.sub("", item)

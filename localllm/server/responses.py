@@ -11,7 +11,7 @@ from .chat import submit_chat
 from .decode import decode
 from .failing import failure_of
 from .fields import ResponsesRequest
-from .parts import CallPart
+from .parts import CallArguments, CallBegun, CallPart, TextPart
 from .responses_input import as_chat
 from .stream import EventStream, JSONAnswer, event, while_connected
 from .work import Work
@@ -148,17 +148,16 @@ class _Writer:
 
     def part(self, part: Part) -> Iterator[bytes]:
         """The events of a part."""
-        if isinstance(part, CallPart):
+        if isinstance(part, CallPart | CallBegun):
             yield from self.close()
-            item = _call(part)
-            place = {"output_index": len(self._reply.items), "item_id": item["id"]}
-            begun = item | {"status": "in_progress", "arguments": ""}
-            yield self.event("response.output_item.added", output_index=place["output_index"], item=begun)
-            yield self.event("response.function_call_arguments.delta", delta=part.arguments, **place)
-            done = {"arguments": part.arguments, "name": part.name}
-            yield self.event("response.function_call_arguments.done", **done, **place)
-            self._reply.items.append(item)
-            yield self.event("response.output_item.done", output_index=place["output_index"], item=item)
+            self._text = ""
+            self._open = _call(CallPart(part.name, "")) | {"status": "in_progress"}
+            yield self.event("response.output_item.added", output_index=len(self._reply.items), item=self._open)
+        if isinstance(part, CallArguments | CallPart):
+            text = part.text if isinstance(part, CallArguments) else part.arguments
+            self._text += text
+            yield self.event("response.function_call_arguments.delta", delta=text, **self._call_place())
+        if not isinstance(part, TextPart):
             return
         kind = "message" if part.kind == "content" else "reasoning"
         if self._open is None or self._open["type"] != kind:
@@ -183,6 +182,9 @@ class _Writer:
         """End the open item."""
         if self._open is None:
             return
+        if self._open["type"] == "function_call":
+            yield from self._close_call(self._open)
+            return
         place, text = self._place(), self._text
         if self._open["type"] == "message":
             yield self.event("response.output_text.done", text=text, logprobs=[], **place)
@@ -195,6 +197,17 @@ class _Writer:
         self._open = None
         self._reply.items.append(item)
         yield self.event("response.output_item.done", output_index=len(self._reply.items) - 1, item=item)
+
+    def _close_call(self, begun: dict[str, Any]) -> Iterator[bytes]:
+        done = {"arguments": self._text, "name": begun["name"]}
+        yield self.event("response.function_call_arguments.done", **done, **self._call_place())
+        item = begun | {"status": "completed", "arguments": self._text}
+        self._open = None
+        self._reply.items.append(item)
+        yield self.event("response.output_item.done", output_index=len(self._reply.items) - 1, item=item)
+
+    def _call_place(self) -> dict[str, Any]:
+        return {"output_index": len(self._reply.items), "item_id": "" if self._open is None else self._open["id"]}
 
     def _content(self, text: str) -> dict[str, Any]:
         if self._open is not None and self._open["type"] == "message":

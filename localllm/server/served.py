@@ -83,11 +83,11 @@ class ServedModel:
         markers = (*tags, *(self.dialect.markers if with_tools else ()))
         return any(marker in special for marker in markers)
 
-    def reader(self, *, with_tools: bool, inside: bool) -> AnswerReader:
-        """A reader for one answer."""
+    def reader(self, *, with_tools: bool, inside: bool, progressive: bool = False) -> AnswerReader:
+        """A reader for one answer; `progressive`: calls are told while they are written."""
         if self.is_harmony:
-            return HarmonyReader()
-        tools = self.dialect.reader() if with_tools else NoTools()
+            return HarmonyReader(progressive=progressive)
+        tools = self.dialect.reader(progressive=progressive) if with_tools else NoTools()
         hidden = self._hidden if self.shows_markers(with_tools) else None
         return TaggedReader(ReasoningSplitter(begun="reasoning" if inside else None), tools, hidden)
 

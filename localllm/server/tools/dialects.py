@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from localllm.server.parts import CallPart
 
+from .progressive import CallScanner
 from .reading import MarkedReader, WholeReader, compact, parse_json_calls
 
 if TYPE_CHECKING:
@@ -26,17 +27,24 @@ class Dialect:
     """A family's way. `markers`: texts that may be control tokens and must then be shown to the reader.
 
     `before` and `after` surround a forced call, which is JSON of this form: an object with the function's `name` and
-    its arguments under `arguments_key`, in a list when `in_list`.
+    its arguments under `arguments_key`, in a list when `in_list`. `progressive`: calls are JSON that may be told while
+    it is written.
     """
 
     name: str
     markers: tuple[str, ...]
-    reader: Callable[[], ToolReader]
+    make_reader: Callable[[CallScanner | None], ToolReader]
     before: str = ""
     after: str = ""
     name_key: str = "name"
     arguments_key: str = "arguments"
     in_list: bool = False
+    progressive: bool = True
+
+    def reader(self, *, progressive: bool = False) -> ToolReader:
+        """A reader for one answer; `progressive`: calls are told while they are written, where that is possible."""
+        scanner = CallScanner(self.name_key) if progressive and self.progressive else None
+        return self.make_reader(scanner)
 
 
 def _hermes(body: str) -> list[CallPart] | None:
@@ -120,39 +128,40 @@ def _command_r_plus(body: str) -> list[CallPart] | None:
 HERMES = Dialect(
     "hermes",
     ("<tool_call>", "</tool_call>"),
-    lambda: MarkedReader(("<tool_call>",), "</tool_call>", _hermes),
+    lambda scanner: MarkedReader(("<tool_call>",), "</tool_call>", _hermes, scanner),
     "<tool_call>\n",
     "\n</tool_call>",
 )
 MISTRAL = Dialect(
     "mistral",
     ("[TOOL_CALLS]", "[ARGS]", "[CALL_ID]"),
-    lambda: MarkedReader(("[TOOL_CALLS]",), None, _mistral),
+    lambda scanner: MarkedReader(("[TOOL_CALLS]",), None, _mistral, scanner),
     "[TOOL_CALLS]",
     in_list=True,
 )
 LLAMA = Dialect(
     "llama",
     ("<|python_tag|>",),
-    lambda: WholeReader(("<|python_tag|>", "{"), _llama),
+    lambda scanner: WholeReader(("<|python_tag|>", "{"), _llama, scanner),
     arguments_key="parameters",
 )
 DEEPSEEK = Dialect(
     "deepseek",
     ("<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>", _CALL, _CALL_END, _SEPARATOR),
-    lambda: MarkedReader(("<｜tool▁calls▁begin｜>",), "<｜tool▁calls▁end｜>", _deepseek),
+    lambda _: MarkedReader(("<｜tool▁calls▁begin｜>",), "<｜tool▁calls▁end｜>", _deepseek),
+    progressive=False,
 )
 GRANITE = Dialect(
     "granite",
     ("<|tool_call|>", "<tool_call>", "<|/tool_call|>"),
-    lambda: MarkedReader(("<|tool_call|>", "<tool_call>"), None, lambda body: _granite(body)),
+    lambda scanner: MarkedReader(("<|tool_call|>", "<tool_call>"), None, lambda body: _granite(body), scanner),
     "<|tool_call|>",
     in_list=True,
 )
 COMMAND_R = Dialect(
     "command-r",
     ("<|START_ACTION|>", "<|END_ACTION|>"),
-    lambda: MarkedReader(("<|START_ACTION|>",), "<|END_ACTION|>", _command_r),
+    lambda scanner: MarkedReader(("<|START_ACTION|>",), "<|END_ACTION|>", _command_r, scanner),
     "<|START_ACTION|>",
     "<|END_ACTION|>",
     "tool_name",
@@ -162,12 +171,13 @@ COMMAND_R = Dialect(
 COMMAND_R_PLUS = Dialect(
     "command-r-plus",
     (),
-    lambda: MarkedReader(("Action:",), None, _command_r_plus),
+    lambda _: MarkedReader(("Action:",), None, _command_r_plus),
     "Action: ```json\n",
     "\n```",
     "tool_name",
     "parameters",
     in_list=True,
+    progressive=False,
 )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from localllm.server.parts import CallPart, TextPart
+from localllm.server.parts import CallArguments, CallBegun, CallPart, TextPart
 
 if TYPE_CHECKING:
     from localllm.server.parts import Part
@@ -17,9 +17,14 @@ _TAG = re.compile(r"<(?:\|[a-z]*\|?)?$")
 
 
 class HarmonyReader:
-    """Thinking is what stands on the analysis channel; calls are messages to a function; the rest is text."""
+    """Thinking is what stands on the analysis channel; calls are messages to a function; the rest is text.
 
-    def __init__(self) -> None:
+    `progressive`: calls are told while they are written.
+    """
+
+    def __init__(self, *, progressive: bool = False) -> None:
+        self._progressive = progressive
+        self._told = False  # the call that is being written
         self._held = ""
         self._header: str | None = ""  # None: inside a message's body
         self._channel = "final"
@@ -81,12 +86,17 @@ class HarmonyReader:
     def _body(self, text: str, parts: list[Part]) -> None:
         if not text:
             return
-        if self._recipient is not None:
+        if self._recipient is not None and self._progressive:
+            if not self._told:
+                parts.append(CallBegun(self._recipient))
+                self._told, text = True, text.lstrip()
+            parts.append(CallArguments(text))
+        elif self._recipient is not None:
             self._arguments += text
         else:
             parts.append(TextPart("reasoning" if self._channel == "analysis" else "content", text))
 
     def _close(self, parts: list[Part]) -> None:
-        if self._recipient is not None:
+        if self._recipient is not None and not self._told:
             parts.append(CallPart(self._recipient, self._arguments.strip()))
-        self._recipient, self._arguments = None, ""
+        self._recipient, self._arguments, self._told = None, "", False

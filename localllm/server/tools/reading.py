@@ -10,19 +10,29 @@ from localllm.server.parts import CallPart
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-Found = list["str | CallPart"]
-Parse = "Callable[[str], list[CallPart] | None]"
+    from localllm.server.parts import Found
+
+    from .progressive import CallScanner
+
+BETWEEN = " \n\t[],;}"  # letters that may stand around calls
 
 
 class MarkedReader:
     """Text up to an opening marker is text; what follows, up to `closing` (or the end), is parsed as calls.
 
     What cannot be parsed is given back as it was written, markers included. White space around calls is dropped.
+    With a `scanner` calls are told while they are written; one that breaks off then stays as it is.
     """
 
     def __init__(
-        self, opening: Sequence[str], closing: str | None, parse: Callable[[str], list[CallPart] | None]
+        self,
+        opening: Sequence[str],
+        closing: str | None,
+        parse: Callable[[str], list[CallPart] | None],
+        scanner: CallScanner | None = None,
     ) -> None:
+        self._scanner = scanner
+        self._seen = 0  # letters of the body that the scanner has
         self._opening = tuple(opening)
         self._closing = closing
         self._parse = parse
@@ -38,6 +48,8 @@ class MarkedReader:
             if self._marker is None and not self._seek(found):
                 return found
             if self._closing is None or self._closing not in self._held:
+                end = 0 if self._closing is None else _overlap(self._held, self._closing)
+                self._scan(self._held[: len(self._held) - end], found)
                 return found
             body, _, self._held = self._held.partition(self._closing)
             self._finish(body, self._closing, found)
@@ -74,6 +86,14 @@ class MarkedReader:
 
     def _finish(self, body: str, closing: str, found: Found) -> None:
         marker, self._marker = self._marker, None
+        self._scan(body, found)
+        self._seen = 0
+        if self._scanner is not None and self._scanner.begun:
+            self._called = True
+            found.extend(_left(self._scanner, self._parse))
+            return
+        if self._scanner is not None:
+            self._scanner.reset()
         calls = self._parse(body)
         if calls is None:
             found.append(f"{marker}{body}{closing}")
@@ -81,11 +101,31 @@ class MarkedReader:
             self._called = True
             found.extend(calls)
 
+    def _scan(self, body: str, found: Found) -> None:
+        if self._scanner is not None:
+            found.extend(self._scanner.push(body[self._seen :]))
+            self._seen = max(self._seen, len(body))
+
+
+def _left(scanner: CallScanner, parse: Callable[[str], list[CallPart] | None]) -> Found:
+    """What stands behind the calls that were told already; the scanner begins anew."""
+    rest = scanner.reset()
+    if not rest.strip(BETWEEN):
+        return []
+    calls = parse(rest.lstrip(",; \n\t"))
+    return [rest] if calls is None else list(calls)
+
 
 class WholeReader:
     """An answer that begins like a call is read to its end and then parsed; any other is text from the start."""
 
-    def __init__(self, beginnings: Sequence[str], parse: Callable[[str], list[CallPart] | None]) -> None:
+    def __init__(
+        self,
+        beginnings: Sequence[str],
+        parse: Callable[[str], list[CallPart] | None],
+        scanner: CallScanner | None = None,
+    ) -> None:
+        self._scanner = scanner
         self._beginnings = tuple(beginnings)
         self._parse = parse
         self._held = ""
@@ -98,7 +138,7 @@ class WholeReader:
         self._held += text
         begun = self._held.lstrip()
         if not begun or any(begun.startswith(b) or b.startswith(begun) for b in self._beginnings):
-            return []
+            return [] if self._scanner is None else list(self._scanner.push(text))
         self._text = True
         held, self._held = self._held, ""
         return [held]
@@ -106,6 +146,8 @@ class WholeReader:
     def flush(self) -> Found:
         """The calls, or the text that was none."""
         held, self._held = self._held, ""
+        if self._scanner is not None and self._scanner.begun:
+            return _left(self._scanner, self._parse)
         calls = self._parse(held) if held.strip() else None
         if calls is not None:
             return list(calls)

@@ -79,7 +79,9 @@ def test_streamed_calls_have_an_index(serve: Serve) -> None:
                 call |= {"id": delta["id"], "name": delta["function"]["name"]}
             assert isinstance(delta["function"]["arguments"], str)
             call["arguments"] += delta["function"]["arguments"]
+            call["pieces"] = call.get("pieces", 0) + 1
     assert sorted(calls) == [0, 1]
+    assert calls[0]["pieces"] > 10  # as they were written
     assert [json.loads(calls[index]["arguments"])["city"] for index in (0, 1)] == ["oslo", "rome"]
     assert calls[0]["id"] != calls[1]["id"]
     assert chunks[-1]["choices"][0]["finish_reason"] == "tool_calls"

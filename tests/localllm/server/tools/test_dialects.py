@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localllm.server.parts import CallPart, ToolReader
+from localllm.server.parts import CallArguments, CallBegun, CallPart, ToolReader
 from localllm.server.tools import dialects
 from localllm.server.tools.dialects import Dialect, dialect_of
 
@@ -103,7 +103,15 @@ TEXTS = [
 def read(reader: ToolReader, pieces: list[str]) -> tuple[str, list[tuple[str, Any]]]:
     found = [item for piece in pieces for item in reader.push(piece)] + reader.flush()
     text = "".join(item for item in found if isinstance(item, str))
-    return text, [(item.name, json.loads(item.arguments)) for item in found if isinstance(item, CallPart)]
+    calls: list[CallPart] = []
+    for item in found:
+        if isinstance(item, CallPart):
+            calls.append(item)
+        elif isinstance(item, CallBegun):
+            calls.append(CallPart(item.name, ""))
+        elif isinstance(item, CallArguments):
+            calls[-1] = CallPart(calls[-1].name, calls[-1].arguments + item.text)
+    return text, [(call.name, json.loads(call.arguments)) for call in calls]
 
 
 @pytest.mark.parametrize(("dialect", "written", "text", "calls"), WRITTEN)
@@ -112,6 +120,8 @@ def test_calls_whole_and_letter_by_letter(
 ) -> None:
     assert read(dialect.reader(), [written]) == (text, calls)
     assert read(dialect.reader(), list(written)) == (text, calls)
+    assert read(dialect.reader(progressive=True), [written]) == (text, calls)
+    assert read(dialect.reader(progressive=True), list(written)) == (text, calls)
 
 
 @given(st.sampled_from(WRITTEN), st.lists(st.integers(0, 250), max_size=6))
@@ -120,6 +130,42 @@ def test_calls_in_any_pieces(case: tuple[Dialect, str, str, Any], cuts: list[int
     places = sorted({0, len(written), *(cut for cut in cuts if cut < len(written))})
     pieces = [written[a:b] for a, b in itertools.pairwise(places)]
     assert read(dialect.reader(), pieces) == (text, calls)
+    assert read(dialect.reader(progressive=True), pieces) == (text, calls)
+
+
+PROGRESSIVE = [
+    (dialects.HERMES, '<tool_call>\n{"name": "f", "arguments": {"text": "a } \\" b", "n": [1, {}]}}\n</tool_call>'),
+    (dialects.MISTRAL, '[TOOL_CALLS][{"name": "f", "arguments": {"text": "a } \\" b", "n": [1, {}]}, "id": "1"}]'),
+    (dialects.LLAMA, '{"type": "function", "name": "f", "parameters": {"text": "a } \\" b", "n": [1, {}]}}'),
+    (dialects.LLAMA, '<|python_tag|>{"name": "f", "parameters": {"text": "a } \\" b", "n": [1, {}]}}'),
+    (dialects.GRANITE, '<|tool_call|>[{"name": "f", "arguments": {"text": "a } \\" b", "n": [1, {}]}}]'),
+    (dialects.COMMAND_R, '<|START_ACTION|>[{"tool_name": "f", "parameters": {"text": "a } \\" b", "n": [1, {}]}}]'),
+]
+
+
+@pytest.mark.parametrize(("dialect", "written"), PROGRESSIVE)
+def test_arguments_are_told_while_they_are_written(dialect: Dialect, written: str) -> None:
+    half = written.index('"n"')
+    reader = dialect.reader(progressive=True)
+    told = [item for letter in written[:half] for item in reader.push(letter)]
+    assert told[0] == CallBegun("f")
+    pieces = [item.text for item in told if isinstance(item, CallArguments)]
+    assert "".join(pieces) == '{"text": "a } \\" b", '
+    assert len(pieces) > 10
+    told += reader.push(written[half:]) + reader.flush()
+    whole = "".join(item.text for item in told if isinstance(item, CallArguments))
+    assert whole == '{"text": "a } \\" b", "n": [1, {}]}'
+    assert not any(isinstance(item, str | CallPart) for item in told)
+
+
+def test_a_call_that_breaks_off_stays_and_others_are_read_whole() -> None:
+    reader = dialects.HERMES.reader(progressive=True)
+    told = reader.push('<tool_call>{"name": "f", "arguments": {"a": "x') + reader.flush()
+    assert told == [CallBegun("f"), CallArguments("{"), CallArguments('"a": "x')]
+    mixed = '<tool_call>{"name": "f", "arguments": {}}\n{"arguments": {"b": 1}, "name": "g"}</tool_call> fine'
+    found = dialects.HERMES.reader(progressive=True)
+    items = [*found.push(mixed), *found.flush()]
+    assert items == [CallBegun("f"), CallArguments("{"), CallArguments("}"), CallPart("g", '{"b": 1}'), "fine"]
 
 
 ALL = [value for value in vars(dialects).values() if isinstance(value, Dialect)]
@@ -130,6 +176,7 @@ ALL = [value for value in vars(dialects).values() if isinstance(value, Dialect)]
 def test_what_is_no_call_stays_as_it_is(dialect: Dialect, text: str) -> None:
     assert read(dialect.reader(), [text]) == (text, [])
     assert read(dialect.reader(), list(text)) == (text, [])
+    assert read(dialect.reader(progressive=True), list(text)) == (text, [])
 
 
 @given(st.sampled_from(ALL), st.lists(st.text(alphabet='<>|[]{}tol_cal Action:\n"', max_size=12), max_size=8))

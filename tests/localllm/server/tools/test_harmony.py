@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localllm.server.parts import CallPart, TextPart
+from localllm.server.parts import CallArguments, CallBegun, CallPart, TextPart
 from localllm.server.tools.harmony import HarmonyReader
 
 THINKING = "<|channel|>analysis<|message|>Let me think.<|end|><|start|>assistant"
@@ -30,18 +30,25 @@ CASES = [
 ]
 
 
-def read(pieces: list[str]) -> tuple[str, str, list[tuple[str, str]]]:
-    reader = HarmonyReader()
+def read(pieces: list[str], *, progressive: bool = False) -> tuple[str, str, list[tuple[str, str]]]:
+    reader = HarmonyReader(progressive=progressive)
     parts = [part for piece in pieces for part in reader.push(piece)] + reader.flush()
     thinking = "".join(part.text for part in parts if isinstance(part, TextPart) and part.kind == "reasoning")
     text = "".join(part.text for part in parts if isinstance(part, TextPart) and part.kind == "content")
-    return thinking, text, [(part.name, part.arguments) for part in parts if isinstance(part, CallPart)]
+    calls = [(part.name, part.arguments) for part in parts if isinstance(part, CallPart)]
+    if progressive:
+        assert not calls
+        begun = [part.name for part in parts if isinstance(part, CallBegun)]
+        calls = [(name, "".join(p.text for p in parts if isinstance(p, CallArguments))) for name in begun]
+    return thinking, text, calls
 
 
 @pytest.mark.parametrize(("written", "expected"), CASES)
 def test_whole_and_letter_by_letter(written: str, expected: object) -> None:
     assert read([written]) == expected
     assert read(list(written)) == expected
+    assert read([written], progressive=True) == expected
+    assert read(list(written), progressive=True) == expected
 
 
 @given(st.sampled_from(CASES), st.lists(st.integers(0, 120), max_size=5))
