@@ -16,7 +16,7 @@ from localllm.cache import PoolSizes
 from localllm.completion import collect
 from localllm.engine import Engine, NextTokenLogprobs, Request
 from localllm.engine.budget import LEAST, LONGEST_STEP, StepBudget
-from localllm.errors import ContextLengthError, ExecutionError, RequestError
+from localllm.errors import ContextLengthError, RequestError
 from localllm.kernels.single_sequence import logits_of
 from localllm.sampling import SamplingParameters
 from scripts import GatedExecutor, complete, saying
@@ -183,7 +183,7 @@ def test_a_grammar_that_fails_fails_its_request(make_engine: MakeEngine) -> None
 
     engine = make_engine()
     generation = engine.submit(Request([1] * 20, SamplingParameters(max_tokens=50), constraint=lambda: Broken(5)))
-    with pytest.raises(ExecutionError, match="grammar is stuck"):
+    with pytest.raises(RequestError, match="grammar is stuck"):
         collect(generation)
 
 
