@@ -9,6 +9,7 @@ from localllm.errors import LocalLLMError, UnsupportedModelError
 
 if TYPE_CHECKING:
     from localllm.hardware import Hardware
+    from localllm.kernels.kv_layout import KVType
     from localllm.placement import Machine, ModelParts
 
     Known = dict[str, tuple[tuple[int, int], ModelParts]]  # by path: size and time of the file, what it holds
@@ -22,7 +23,7 @@ CONTEXT = 8192  # tokens that room is made for, where the model was trained for 
 class Fitting:
     """This machine, and what models are loaded with; `context` in tokens, None: as many as are usual."""
 
-    def __init__(self, hardware: Hardware, machine: Machine, context: int | None, kv_type: str = "f16") -> None:
+    def __init__(self, hardware: Hardware, machine: Machine, context: int | None, kv_type: KVType = "f16") -> None:
         self._hardware = hardware
         self._machine = machine
         self._context = context
@@ -80,7 +81,7 @@ def fit_of_size(size_bytes: int | None, hardware: Hardware) -> Answer:
     return "no", f"needs {needed / 1e9:.1f} GB, this machine has {(hardware.total_bytes + card) / 1e9:.1f} GB"
 
 
-def _parts(path: str, context: int | None, kv_type: str) -> ModelParts:
+def _parts(path: str, context: int | None, kv_type: KVType) -> ModelParts:
     from localllm.gguf_io import open_gguf
     from localllm.models import load_spec
     from localllm.placement import parts_of

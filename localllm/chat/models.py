@@ -96,7 +96,7 @@ class LocalModels:
 
         hardware = detect()
         machine = supposed_machine(hardware, self._store.paths.cache)
-        fitting = Fitting(hardware, machine, self._keywords.get("context"), str(self._keywords.get("kv", "f16")))
+        fitting = Fitting(hardware, machine, self._keywords.get("context"), self._keywords.get("kv", "f16"))
         catalogue = load_catalogue(self._store.paths)
         found: dict[str, ModelChoice] = {}
         for model in [*list_models(self._store), *list_foreign()]:

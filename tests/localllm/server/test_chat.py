@@ -9,11 +9,6 @@ import pytest
 from byte_tokenizer import EOS
 from running_server import Running, Serve, error_of
 
-from localllm.errors import OutOfMemoryError
-from localllm.server.fields import ChatRequest
-from localllm.server.sampling import chat_sampling
-from localllm.server.served import ServedModel
-
 
 def test_a_whole_answer(server: Running) -> None:
     server.model.executor.say("hi there")
@@ -307,34 +302,6 @@ def test_a_failing_answer_in_mid_stream(server: Running) -> None:
     server.model.executor.fail_at = None
     server.model.executor.say("fine")
     assert server.chat().json()["choices"][0]["message"]["content"] == "fine"
-
-
-@pytest.mark.parametrize("error", [OutOfMemoryError("12 MiB more are needed"), MemoryError()])
-def test_too_little_memory_is_a_503_that_may_be_tried_again(server: Running, error: Exception) -> None:
-    server.model.executor.error = error
-    response = server.post("/v1/chat/completions", {"model": "m", "messages": [{"role": "user", "content": "a"}]})
-    assert response.status_code == 503
-    assert response.headers["retry-after"] == "5"
-    assert response.json()["error"]["code"] == "out_of_memory"
-    assert server.chat_stream()[-1]["error"]["code"] == "out_of_memory"
-    assert server.post("/v1/embeddings", {"model": "m", "input": "a"}).status_code == 503
-    server.model.executor.error = None
-    server.model.executor.say("fine")
-    assert server.chat().json()["choices"][0]["message"]["content"] == "fine"
-
-
-def test_advised_sampling_holds_where_a_request_says_nothing(serve: Serve) -> None:
-    server = serve(sampling={"temperature": 0.0, "top_k": 7, "max_tokens": 3, "min_p": 0.1})
-    advised = ServedModel(server.model, {"temperature": 0.0, "top_k": 7, "max_tokens": 3, "min_p": 0.1})
-    asked = ChatRequest(model="m", messages=[])
-    parameters = chat_sampling(asked, advised)
-    assert (parameters.temperature, parameters.top_k, parameters.min_p) == (0.0, 7, 0.1)
-    assert parameters.max_tokens is None
-    own = chat_sampling(ChatRequest(model="m", messages=[], temperature=0.5, top_k=-1, min_p=0.0), advised)
-    assert (own.temperature, own.top_k, own.min_p) == (0.5, 0, 0.0)
-    assert chat_sampling(asked, ServedModel(server.model)).temperature == 1.0
-    texts = {server.chat(max_tokens=8).json()["choices"][0]["message"]["content"] for _ in range(3)}
-    assert len(texts) == 1  # greedy, as advised
 
 
 def _content(server: Running, messages: list[dict[str, Any]]) -> str:
