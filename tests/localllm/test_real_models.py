@@ -98,3 +98,17 @@ def test_the_second_turn_computes_only_what_is_new(smollm2_path: Path) -> None:
         again = fresh.chat(messages, **sampling)
     assert again.usage.cached_tokens == 0
     assert (again.text, again.ids, again.logprobs) == (second.text, second.ids, second.logprobs)
+
+
+@pytest.mark.parametrize("policy", [None, "sparq:16:64"])
+def test_a_needle_in_a_haystack(policy: str | None, smollm2_path: Path) -> None:
+    """A number that was said once, 500 tokens ago, is said again, also when a row reads 64 keys only."""
+    from pydoc_data.topics import topics
+
+    question = "\nRemember: the secret access code of the old lighthouse is"
+    with LLM(smollm2_path, device="cpu", threads=1, context=1024, kv_policy=policy) as llm:
+        hay = llm.tokenizer.encode(topics["assignment"])[:560]
+        needle = llm.tokenizer.encode(f"{question} 40716.\n", add_bos=False)
+        ids = [*hay[:60], *needle, *hay[60:], *llm.tokenizer.encode(question, add_bos=False)]
+        answer = llm.generate(ids, max_tokens=8)
+    assert answer.text.strip().startswith("40716")
