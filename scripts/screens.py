@@ -15,7 +15,7 @@ from scripted_app import PAGE  # noqa: E402
 from scripted_chat import ScriptedBackend  # noqa: E402
 from scripted_models import ScriptedModels  # noqa: E402
 
-from localllm.chat.backend import ContextState, ModelState  # noqa: E402
+from localllm.chat.backend import ContextState, LayerState, ModelState  # noqa: E402
 from localllm.chat.models import LocalModels, ModelChoice  # noqa: E402
 from localllm.paths import Paths  # noqa: E402
 from localllm.store import Store  # noqa: E402
@@ -39,6 +39,8 @@ class ShownBackend(ScriptedBackend):
                 "attention and KV of 36 of 36 layers on the GPU",
                 "68% of the feed-forward units on the GPU, the hottest first",
             ),
+            tuple(LayerState(11_000_000, 8_400_000, 42_000_000, 19_400_000 + 1_300_000 * (n % 24)) for n in range(36)),
+            (("embedding table, on the CPU: one row a token is read", 219_000_000), ("head, on the GPU", 319_000_000)),
         )
 
 
