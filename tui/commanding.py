@@ -9,6 +9,8 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from textual.app import SuspendNotSupported
+
 from localllm.chat.attachment import attach
 from localllm.chat.visible import visible_line
 from localllm.errors import RequestError
@@ -309,6 +311,8 @@ class Commands:
             try:
                 with app.suspend():
                     status = subprocess.run([*command, str(path)], check=False).returncode
+            except SuspendNotSupported:
+                raise RequestError("an editor cannot have the screen here", hint="Ctrl-J begins a new line") from None
             except OSError as error:
                 raise RequestError(f"{command[0]} cannot be started: {error.strerror}", hint="set EDITOR") from None
             app.refresh(layout=True)

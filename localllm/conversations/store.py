@@ -22,6 +22,7 @@ _CONVERSATION = "id, title, model, system, sampling, leaf, created, updated, del
 _MESSAGE = "id, conversation, parent, role, content, reasoning, state, created, figures"
 _FIELD = Literal["title", "model", "system"]
 MAX_TITLE = 200  # characters
+MAX_ID = 2**63 - 1  # SQLite's largest integer
 CACHES = "chat-caches"  # the folder beside the file
 
 
@@ -63,7 +64,9 @@ class ConversationStore:
 
     def conversation(self, identifier: int) -> Conversation:
         """One conversation; RequestError when there is none of this id."""
-        row = self._one(f"SELECT {_CONVERSATION} FROM conversations WHERE id = ?", (identifier,))
+        row = None
+        if abs(identifier) <= MAX_ID:
+            row = self._one(f"SELECT {_CONVERSATION} FROM conversations WHERE id = ?", (identifier,))
         if row is None:
             raise RequestError(f"there is no chat number {identifier}")
         return _conversation(row)

@@ -1,0 +1,40 @@
+"""Every slash command with what nobody would type: it says something or opens a screen, and the app stays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from app_driver import Stage
+
+from localllm.chat.commands import COMMANDS
+from localllm.kernels.executor import LoadProgress
+
+NONSENSE = ["", " [red]0[/red]", " 99999999999999999999", " -1 ../.. ½"]
+
+
+def test_nonsense_does_no_harm(stage: Callable[..., Stage], monkeypatch: pytest.MonkeyPatch, tmp_path: object) -> None:
+    monkeypatch.chdir(str(tmp_path))  # /export without a name writes here
+    monkeypatch.setenv("EDITOR", "/nowhere/editor")
+    monkeypatch.delenv("VISUAL", raising=False)
+
+    async def steps(s: Stage) -> None:
+        await s.ask("hello")
+        for command in COMMANDS:
+            if command.name == "quit":
+                continue
+            for argument in NONSENSE:
+                await s.enter(f"/{command.name}{argument}")
+                await s.idle()
+                for _ in range(3):
+                    if len(s.app.screen_stack) > 1:
+                        await s.press("escape")
+                assert s.app.is_running
+                assert len(s.app.screen_stack) == 1, f"/{command.name}{argument} leaves a screen open"
+        await s.enter("/new")
+        await s.ask("still here?")
+        assert s.contents == ["still here?", "yes"]
+
+    s = stage("yes")
+    s.models.opened[0].load_steps = [LoadProgress("opening")]
+    s.run(steps)
