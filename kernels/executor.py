@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     import numpy as np
     import numpy.typing as npt
@@ -33,7 +34,8 @@ class ExecutorOptions:
     """How to load a model. `threads` None: as many as measure fastest; `vram` in bytes, None: what is free.
 
     `mode` None: sparse where that is exact. `count_activations`: keep counts for a profile (CPU). `selective`: a lossy
-    policy that keeps or reads a part of the keys (reference and CPU)."""
+    policy that keeps or reads a part of the keys (reference and CPU). `repacked`: where a large model's weights may be
+    kept as the CPU needs them, a file named after the model (a .tiles file; it is checked, made and replaced)."""
 
     threads: int | None = None
     max_rows: int = 512
@@ -41,6 +43,7 @@ class ExecutorOptions:
     count_activations: bool = False
     selective: SelectivePolicy | None = None
     vram: int | None = None
+    repacked: Path | None = None
     progress: Callable[[LoadProgress], None] | None = None
 
 

@@ -71,6 +71,7 @@ class LLM:
         from localllm.kernels.executor import ExecutorOptions
         from localllm.kernels.registry import open_executor
         from localllm.models import load_spec
+        from localllm.repacked import repacked_file
         from localllm.speculation import open_speculation
         from localllm.store import resolve_model
         from localllm.tokenizer import Tokenizer
@@ -109,7 +110,12 @@ class LLM:
                         progress(event)
 
                 options = ExecutorOptions(
-                    threads=threads, mode=mode, vram=vram, progress=report, selective=self._selective
+                    threads=threads,
+                    mode=mode,
+                    vram=vram,
+                    progress=report,
+                    selective=self._selective,
+                    repacked=repacked_file(self._file),
                 )
                 executor = open_executor(self.spec, device, options)
                 try:

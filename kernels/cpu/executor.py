@@ -77,7 +77,7 @@ class CpuExecutor:
         self._sparse_layers = sparse_layers(spec, options.mode)
         self._counts = ActivationCounts() if options.count_activations else None
         self._plan_weights()
-        self._weights.load(options.progress, self._threads)
+        self._weights.load(options.progress, self._threads, options.repacked)
 
     def _plan_weights(self) -> None:
         shapes = page_shapes(self.spec, self.layout, FLOAT_PAGES)

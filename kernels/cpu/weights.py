@@ -6,6 +6,7 @@ block and fills it from the mapped file; later lowerings find the same pieces at
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, replace
@@ -17,13 +18,17 @@ import numpy as np
 from localllm.gguf_io import QuantType, Tensor, dequantize
 from localllm.kernels.executor import LoadProgress
 
+from .compile import environment_hash
 from .linear import Matrix
 from .memory import Arena, Piece
 from .page_types import padded
+from .tile_cache import TileCache, plan_key
 from .tiles.layout import TileLayout
 from .tiles.registry import layout_for, rewriting
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import numpy.typing as npt
 
     from .activation_format import Form
@@ -58,6 +63,7 @@ class Weights:
         self._regions: dict[str, Piece] = {}
         self._tasks: list[tuple[int, Callable[[], None]]] = []
         self._types: set[QuantType] = set()
+        self._plan = hashlib.sha256(environment_hash().encode())
 
     def matrix(
         self,
@@ -113,6 +119,7 @@ class Weights:
             values = np.ascontiguousarray(make(), np.float32).reshape(-1)
             piece = self.arena.take(4 * (padded(len(values)) + TILE))
             self._vectors[name] = piece
+            self._note(name, piece, values.tobytes())
             self._fill(piece, lambda target: _fill_vector(target, values))
         return piece.address
 
@@ -122,6 +129,7 @@ class Weights:
         if piece is None:
             content = make().reshape(-1)
             piece = self._vectors[name] = self.arena.take(len(content))
+            self._note(name, piece, content.tobytes())
             self._fill(piece, lambda target: np.copyto(target, content))
         return piece.address
 
@@ -130,12 +138,23 @@ class Weights:
         piece = self._regions.get(name)
         if piece is None:
             piece = self._regions[name] = self.arena.take(size)
+            self._note(name, piece)
             self._fill(piece, fill)
         return piece.address
 
-    def load(self, progress: Callable[[LoadProgress], None] | None, threads: int = 1) -> None:
-        """Allocate what was planned and fill it with several threads."""
+    def load(self, progress: Callable[[LoadProgress], None] | None, threads: int = 1, kept: Path | None = None) -> None:
+        """Allocate what was planned and fill it with several threads; `kept`: a file that may hold all of it."""
         self.arena.allocate()
+        cache = None if kept is None else TileCache(kept, plan_key(self._plan.digest()))
+        if cache is None or not cache.read(self.arena.memory, threads, progress):
+            self._repack_all(progress, threads)
+            if cache is not None:
+                cache.write(self.arena.memory, progress)
+        self._tasks.clear()
+        # Later lowerings ask derived tensors for their shape and type only.
+        self._derived = {name: replace(tensor, data=tensor.data[:0]) for name, tensor in self._derived.items()}
+
+    def _repack_all(self, progress: Callable[[LoadProgress], None] | None, threads: int) -> None:
         total, done = max(1, sum(size for size, _ in self._tasks)), 0
         phase = "; ".join(["repacking weights", *self.rewritten])
         with ThreadPoolExecutor(threads) as pool:
@@ -149,9 +168,12 @@ class Weights:
             except BaseException:  # Ctrl-C, or a listener that has heard enough: what waits is not begun
                 pool.shutdown(wait=False, cancel_futures=True)
                 raise
-        self._tasks.clear()
-        # Later lowerings ask derived tensors for their shape and type only.
-        self._derived = {name: replace(tensor, data=tensor.data[:0]) for name, tensor in self._derived.items()}
+
+    def _note(self, name: str, piece: Piece, *details: bytes) -> None:
+        """Add a piece to the hash of the plan: the same plan over the same file gives the same bytes."""
+        self._plan.update(f"{name}\n{piece.offset} {piece.size}\n".encode())
+        for detail in details:
+            self._plan.update(detail)
 
     def _fill(self, piece: Piece, fill: Callable[[npt.NDArray[np.uint8]], None]) -> None:
         """Have a piece filled when the weights are loaded."""
@@ -174,6 +196,7 @@ class Weights:
         tile_bytes = layout.tile_bytes(tensors[0].columns)
         size = stack * tiles * tile_bytes
         piece = self.arena.take(size)
+        self._note(name, piece, layout.name.encode(), order.tobytes())
         self._tasks.extend(_matrix_tasks(piece, layout, tensors, order, stack))
         bias = None
         if any(b is not None for b in biases):

@@ -73,7 +73,8 @@ class BitFields(Packing):
 
     def pack(self, words: Words) -> Words:
         """The inverse of `emit_words`."""
-        packed = np.zeros((len(words), self.vectors, ROWS), np.uint32)
+        packed = np.empty((len(words), self.vectors, ROWS), np.uint32)
+        begun = set()
         for number, fields in enumerate(self.words):
             remaining = self.bits
             for field in fields:
@@ -81,7 +82,13 @@ class BitFields(Packing):
                 part = words[:, number] if remaining == 0 else words[:, number] >> np.uint32(remaining)
                 if field.width < self.bits:
                     part = part & byte_mask((1 << field.width) - 1)
-                packed[:, field.vector] |= part << np.uint32(field.low)
+                if field.low:
+                    part = part << np.uint32(field.low)
+                if field.vector in begun:
+                    packed[:, field.vector] |= part
+                else:
+                    packed[:, field.vector] = part
+                    begun.add(field.vector)
         return packed
 
     def emit_words(self, e: Emitter, codes: Value, top: int) -> list[Value]:

@@ -63,14 +63,40 @@ class Planes(CodeSource):
         source = piece.words_of_blocks(start, stop)
         words = np.empty((*source.shape[:2], len(self.blocks), WORDS, ROWS), np.uint32)
         for number, block in enumerate(self.blocks):
-            code = np.zeros((*source.shape[:2], WORDS, ROWS), np.uint32)
-            for plane in block:
+            code = words[:, :, number]
+            for place, plane in enumerate(block):
                 first = (plane.start - start) // 4
-                bits = (source[:, :, first : first + WORDS] >> np.uint32(plane.low)) & byte_mask((1 << plane.width) - 1)
-                code <<= np.uint32(plane.width)
-                code |= bits
-            words[:, :, number] = code
+                bits = source[:, :, first : first + WORDS]
+                if plane.low:
+                    bits = bits >> np.uint32(plane.low)
+                mask = byte_mask((1 << plane.width) - 1)
+                if place == 0:
+                    np.bitwise_and(bits, mask, out=code)
+                else:
+                    code <<= np.uint32(plane.width)
+                    code |= bits & mask
         return packing.pack(words.reshape(-1, WORDS, ROWS)).reshape(piece.tiles, piece.blocks, -1, ROWS)
+
+
+@dataclass(frozen=True, slots=True)
+class PairedNibbles(CodeSource):
+    """From byte `start` on, the low nibbles of 32 bytes are one of our blocks and the high ones the next.
+
+    Straight to four bits as `FOUR_BITS` packs them, without a byte for each code in between: the most common files are
+    loaded three times as fast as through `Planes`.
+    """
+
+    start: int
+
+    def vectors(self, piece: Piece, packing: Packing) -> Words:
+        """The first 16 inputs of a block go into low nibbles, the others into high ones."""
+        words = piece.words_of_blocks(self.start, piece.tensor.quant_type.type_size)
+        halves = words.reshape(*words.shape[:2], -1, 2, WORDS // 2, ROWS)
+        first, last, low, high = halves[:, :, :, 0], halves[:, :, :, 1], byte_mask(0x0F), byte_mask(0xF0)
+        result = np.empty_like(halves)
+        result[:, :, :, 0] = (first & low) | ((last & low) << np.uint32(4))
+        result[:, :, :, 1] = ((first & high) >> np.uint32(4)) | (last & high)
+        return result.reshape(piece.tiles, piece.blocks, packing.vectors, ROWS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +131,7 @@ class Decomposed(CodeSource):
 
 Q2_K = Planes(tuple((Plane(16 + 32 * (b // 4), 2 * (b % 4), 2),) for b in range(8)))
 Q3_K = Planes(tuple((Plane(0, b, 1), Plane(32 + 32 * (b // 4), 2 * (b % 4), 2)) for b in range(8)))
-Q4_K = Planes(tuple((Plane(16 + 32 * (b // 2), 4 * (b % 2), 4),) for b in range(8)))
+Q4_K = PairedNibbles(16)
 Q5_K = Planes(tuple((Plane(16, b, 1), Plane(48 + 32 * (b // 2), 4 * (b % 2), 4)) for b in range(8)))
 Q6_K = Planes(
     tuple(
