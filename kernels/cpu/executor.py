@@ -36,11 +36,15 @@ from .weights import Weights
 from .workspace import Workspace
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     import numpy.typing as npt
 
     from localllm.kernels.kv_layout import KVType
     from localllm.kernels.spec import ModelSpec
     from localllm.kernels.step import Step
+
+    from .lowering import OtherBlock
 
     Floats = npt.NDArray[np.float32]
 
@@ -50,7 +54,13 @@ _OUTPUT_ROWS = 16  # output rows there is memory for at first
 class CpuExecutor:
     """Runs any spec on the CPU."""
 
-    def __init__(self, spec: ModelSpec, options: ExecutorOptions | None = None) -> None:
+    def __init__(
+        self,
+        spec: ModelSpec,
+        options: ExecutorOptions | None = None,
+        blocks: Mapping[int, OtherBlock] | None = None,
+    ) -> None:
+        """`blocks`: by layer, what lowers its feed-forward block in another way, as a half of a hybrid does."""
         options = options or ExecutorOptions()
         check_model(options.selective, spec)
         self._policy = options.selective
@@ -62,6 +72,7 @@ class CpuExecutor:
             )
         self.max_rows = options.max_rows
         self._progress = options.progress
+        self._blocks = blocks or {}
         self._threads = options.threads or usable_cores()
         self._compiler = KernelCompiler(choose_isa())
         self._team = ThreadTeam(self._compiler, self._threads)
@@ -95,6 +106,7 @@ class CpuExecutor:
             selective=SelectiveState(self._policy, self.layout, shapes, [1] * len(self.layout.groups)),
             sparse_layers=self._sparse_layers,
             counts=self._counts,
+            blocks=self._blocks,
         )
         for single in (True, False):
             lower(self._environment, single=single, hidden=False)
@@ -235,6 +247,11 @@ class CpuExecutor:
         if embed.positions is not None:
             values = values + _rows_of(embed.positions, step.positions + embed.position_offset)
         self._x[: len(step.tokens), : self.spec.hidden_size] = values
+
+    @property
+    def words(self) -> npt.NDArray[np.int64]:
+        """The state of the steps, see `step_state`."""
+        return self._team.words
 
     def read_page(self, group: int, page: int) -> bytes:
         """A page's stored bytes over all layers of the group."""

@@ -12,12 +12,13 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from .activation_format import emit_store
+from .atomics import atomic_add
 from .compile import KernelSource
 from .ir_types import F32X16, Value
 from .normalise import emit_activation
 from .operation import Arguments, Kind, Operation, Rows, RowsValue, float_bits, portion
 from .run_loop import word
-from .step_state import Word
+from .step_state import LINE, Word
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
 TILE_ROWS = 16
 _UNITS_PER_THREAD = 4  # rows are divided until every thread has about this many tiles
+_PIECES_PER_THREAD = 8  # of an operation whose work is taken from a queue
 _GROUP_BYTES = 1 << 18  # tiles that stay in the second-level cache while all rows pass over them
 
 
@@ -90,8 +92,12 @@ def linear(
     experts: ExpertRows | None = None,
     kind: Kind,
     barrier: bool = True,
+    queue: int | None = None,
 ) -> Operation:
-    """target[m] = residual[m] + scale * (source[m] @ weight.T + bias); target rows are whole tiles of 16 floats."""
+    """target[m] = residual[m] + scale * (source[m] @ weight.T + bias); target rows are whole tiles of 16 floats.
+
+    `queue`: one of the state's, from which threads take work piece by piece; None: all get equal shares.
+    """
     base = residual or Rows(0, 0)
     sorted_rows = experts or ExpertRows()
     arguments = (
@@ -104,7 +110,7 @@ def linear(
         values = Arguments(e, record, thread)
         weights = _MatrixValue(e, matrix.layout, values)
         sources, targets, residuals = values.rows(), values.rows(), values.rows()
-        factor, segments = e.splat(values.float(), 16), _Segments(e, step, thread, values, sorted_rows)
+        factor, segments = e.splat(values.float(), 16), _Segments(e, step, thread, values, sorted_rows, queue)
         zeros = _zeros(e)
         has_residual = e.compare("!=", residuals.stride, 0)
 
@@ -119,7 +125,7 @@ def linear(
         weights.refinements = values.integer() if refined else 0
         segments.emit(weights.tiles, weights.tile_bytes, tile)
 
-    source_code = KernelSource("linear", f"{matrix.layout.name} {_key(sorted_rows)} {refined}", emit)
+    source_code = KernelSource("linear", f"{matrix.layout.name} {_key(sorted_rows)} {refined} {queue}", emit)
     return Operation(source_code, arguments, kind, barrier)
 
 
@@ -134,6 +140,7 @@ def gated(
     count: Word = Word.ROWS,
     kind: Kind = Kind.GATE_UP,
     barrier: bool = True,
+    queue: int | None = None,
 ) -> Operation:
     """target[m] = activation(gate) * up in `target_format`, without ever storing the two.
 
@@ -150,7 +157,7 @@ def gated(
         values = Arguments(e, record, thread)
         weights = _MatrixValue(e, matrix.layout, values)
         sources, targets = values.rows(), values.rows()
-        segments = _Segments(e, step, thread, values, sorted_rows)
+        segments = _Segments(e, step, thread, values, sorted_rows, queue)
         zeros, block = _zeros(e), segments.block
         scratch = e.scratch(4 * 64 * block)
 
@@ -176,7 +183,7 @@ def gated(
         weights.refinements = values.integer() if refined else 0
         segments.emit(e.div(weights.tiles, 4), e.mul(weights.tile_bytes, 4), unit)
 
-    key = f"{matrix.layout.name} {activation.value} {target_format.name} {_key(sorted_rows)} {refined}"
+    key = f"{matrix.layout.name} {activation.value} {target_format.name} {_key(sorted_rows)} {refined} {queue}"
     return Operation(KernelSource("gated", key, emit), arguments, kind, barrier)
 
 
@@ -214,8 +221,10 @@ class _MatrixValue:
 class _Segments:
     """Divides the work among threads and walks this thread's part."""
 
-    def __init__(self, e: Emitter, step: Value, thread: Value, arguments: Arguments, experts: ExpertRows) -> None:
-        self.e, self.step, self.thread = e, step, thread
+    def __init__(
+        self, e: Emitter, step: Value, thread: Value, arguments: Arguments, experts: ExpertRows, queue: int | None
+    ) -> None:
+        self.e, self.step, self.thread, self.queue = e, step, thread, queue
         self.by_expert, self.indirect = bool(experts.active), bool(experts.source_rows)
         count_offset, self.active, self.starts, self.source_rows = arguments.integers(4)
         self.rows = e.load(thread.type, step, count_offset)
@@ -232,14 +241,28 @@ class _Segments:
         """Call `body(segment, tile, rows)` for all tiles and all blocks of rows that are this thread's."""
         e = self.e
         parts = e.field(self.active, 0) if self.by_expert else self._row_parts(tiles)
-        start, stop = portion(e, e.mul(parts, tiles), self.step, self.thread)
+        total = e.mul(parts, tiles)
 
-        def segment(index: Value, _: list[Value]) -> None:
-            before = e.mul(index, tiles)
-            first, last = e.max(e.sub(start, before), 0), e.min(e.sub(stop, before), tiles)
-            self._rows_of(self._segment(index, parts), first, last, tile_bytes, body)
+        def walk(start: Value, stop: Value) -> None:
+            def segment(index: Value, _: list[Value]) -> None:
+                before = e.mul(index, tiles)
+                first, last = e.max(e.sub(start, before), 0), e.min(e.sub(stop, before), tiles)
+                self._rows_of(self._segment(index, parts), first, last, tile_bytes, body)
 
-        e.loop(e.div(e.add(stop, e.sub(tiles, 1)), tiles), [], segment, start=e.div(start, tiles))
+            e.loop(e.div(e.add(stop, e.sub(tiles, 1)), tiles), [], segment, start=e.div(start, tiles))
+
+        if self.queue is None:
+            walk(*portion(e, total, self.step, self.thread))
+            return
+        piece = e.max(e.div(total, e.mul(word(e, self.step, Word.THREADS), _PIECES_PER_THREAD)), 1)
+        offset = 8 * (Word.QUEUES + LINE * self.queue)
+
+        def take(carried: list[Value]) -> list[Value]:
+            walk(carried[0], e.min(e.add(carried[0], piece), total))
+            return [atomic_add(e, piece, self.step, offset)]
+
+        taken = [atomic_add(e, piece, self.step, offset)]
+        e.repeat_while(taken, lambda carried: e.compare("<", carried[0], total), take)
 
     def _row_parts(self, tiles: Value) -> Value:
         e = self.e

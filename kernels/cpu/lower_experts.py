@@ -22,6 +22,8 @@ from .step_state import Word
 if TYPE_CHECKING:
     from localllm.kernels.spec import MixtureOfExperts
 
+    from .activation_format import Form
+
 
 def lower_router(
     lowering: Lowering,
@@ -31,13 +33,13 @@ def lower_router(
 ) -> Choice:
     """Choose experts by `source` (prepared float32 rows), or by the residual stream as it is now."""
     name = f"layer {index} experts"
-    routing = _routing(lowering, name, block)
+    routing = routing_of(lowering, name, block)
     matrix = lowering.environment.weights.matrix(
         f"{name} router", [block.router.weight], biases=[block.router.bias], exact=True
     )
     logits = lowering.shared("router logits", 4 * padded(block.experts))
     lowering.add(linear(matrix, source=source or lowering.x, target=logits, kind=Kind.ROUTER))
-    choice = _choice(lowering, block)
+    choice = choice_of(lowering, block)
     lowering.add(
         choose_experts(routing, logits=logits, choice=choice, share=lowering.divided),
         sort_by_expert(routing, choice=choice),
@@ -59,7 +61,6 @@ def lower_experts(
     """residual + scale * mixture(x); `choice` if the router ran before. Returns where it is."""
     name = f"layer {index} experts"
     weights = lowering.environment.weights
-    down = down_matrix(lowering, name, block)
     experts = [linear.weight for linear in (block.gate, block.up) if linear is not None]
     shared_tensors = []
     if block.shared is not None:
@@ -80,6 +81,45 @@ def lower_experts(
         lowering.add(linear(matrix, source=sources[FLOATS], target=shared_gate, kind=Kind.EXPERTS, barrier=False))
     if choice is None:
         choice = lower_router(lowering, index, block, sources[FLOATS])
+    post_norm = lowering.norm(f"{name} post norm", block.post_norm, lowering.width)
+    plain = post_norm.kind is NormKind.NONE
+    row_bytes = 4 * BLOCK * lowering.blocks
+    if plain:
+        target = lowering.local("x", row_bytes) if lowering.single else lowering.shared("x", row_bytes)
+    else:
+        target = lowering.local("branch", row_bytes)
+    add_experts(
+        lowering,
+        name,
+        block,
+        sources,
+        choice,
+        shared=shared,
+        shared_gate=shared_gate,
+        residual=residual if plain else None,
+        scale=scale if plain else 1.0,
+        target=target,
+    )
+    if plain:
+        return target
+    return lowering.add_branch(target, post_norm=post_norm, scale=scale, target="x", residual=residual)
+
+
+def add_experts(
+    lowering: Lowering,
+    name: str,
+    block: MixtureOfExperts,
+    sources: dict[Form, Rows],
+    choice: Choice,
+    *,
+    shared: Rows | None,
+    shared_gate: Rows | None,
+    residual: Rows | None,
+    scale: float,
+    target: Rows,
+) -> None:
+    """target = residual + scale * (the chosen experts of x + the shared one), from prepared activations."""
+    down = down_matrix(lowering, name, block)
     slots = lowering.environment.workspace.max_rows * block.top_k
     first = ExpertRows(choice.sorted.active, choice.sorted.starts, choice.rows)
     hidden = neurons_of(
@@ -89,37 +129,34 @@ def lower_experts(
     second = ExpertRows(choice.sorted.active, choice.sorted.starts)
     lowering.add(
         linear(
-            down, source=hidden, target=outputs, experts=second, count=Word.EXPERT_ROWS, kind=Kind.EXPERTS, barrier=True
+            down,
+            source=hidden,
+            target=outputs,
+            experts=second,
+            count=Word.EXPERT_ROWS,
+            kind=Kind.EXPERTS,
+            queue=lowering.queue(),
         )
     )
-    post_norm = lowering.norm(f"{name} post norm", block.post_norm, lowering.width)
-    plain = post_norm.kind is NormKind.NONE
-    row_bytes = 4 * BLOCK * lowering.blocks
-    if plain:
-        target = lowering.local("x", row_bytes) if lowering.single else lowering.shared("x", row_bytes)
-    else:
-        target = lowering.local("branch", row_bytes)
+    private = lowering.single and target.thread_stride > 0
     lowering.add(
         combine_experts(
-            _routing(lowering, name, block),
+            routing_of(lowering, name, block),
             choice=choice,
             outputs=outputs,
             shared=shared,
             shared_gate=shared_gate,
-            residual=residual if plain else None,
+            residual=residual,
             target=target,
             columns=lowering.blocks * BLOCK,
-            scale=scale if plain else 1.0,
-            share=lowering.everyone,
-            barrier=not lowering.single,
+            scale=scale,
+            share=lowering.everyone if private else lowering.divided,
+            barrier=not private,
         )
     )
-    if plain:
-        return target
-    return lowering.add_branch(target, post_norm=post_norm, scale=scale, target="x", residual=residual)
 
 
-def _routing(lowering: Lowering, name: str, block: MixtureOfExperts) -> Routing:
+def routing_of(lowering: Lowering, name: str, block: MixtureOfExperts) -> Routing:
     bias = 0
     if block.selection_bias is not None:
         tensor = block.selection_bias
@@ -137,7 +174,7 @@ def _routing(lowering: Lowering, name: str, block: MixtureOfExperts) -> Routing:
     )
 
 
-def _choice(lowering: Lowering, block: MixtureOfExperts) -> Choice:
+def choice_of(lowering: Lowering, block: MixtureOfExperts) -> Choice:
     workspace = lowering.environment.workspace
     slots = workspace.max_rows * block.top_k
 

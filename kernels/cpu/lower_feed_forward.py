@@ -77,6 +77,7 @@ def neurons_of(
                 experts=experts,
                 count=count,
                 kind=kind,
+                queue=lowering.queue(),
             )
         )
         return target

@@ -65,20 +65,53 @@ def sparse_support(layers: Iterable[Layer]) -> SparseSupport:
 def lower_sparse(lowering: Lowering, index: int, block: FeedForward, scale: float, residual: Rows) -> Rows:
     """residual + scale * feed_forward(x); returns where it is. The block must be of those `sparse_support` names."""
     name = f"layer {index} feed-forward"
+    post_norm = lowering.norm(f"{name} post norm", block.post_norm, lowering.width)
+    plain = post_norm.kind is NormKind.NONE
+    target = lowering.shared("x" if plain else "branch", 4 * BLOCK * lowering.blocks)
+    add_sparse(
+        lowering,
+        index,
+        block,
+        residual=residual if plain else None,
+        scale=scale if plain else 1.0,
+        target=target,
+    )
+    if plain:
+        return target
+    return lowering.add_branch(target, post_norm=post_norm, scale=scale, target="x", residual=residual)
+
+
+def add_sparse(
+    lowering: Lowering,
+    index: int,
+    block: FeedForward,
+    *,
+    residual: Rows | None,
+    scale: float,
+    target: Rows,
+    known_gate: Rows | None = None,
+) -> None:
+    """target = residual + scale * feed_forward(x) without its post norm; `known_gate`: the gates are there already."""
+    name = f"layer {index} feed-forward"
     neurons = block.up.weight.rows
     blocks = blocks_of(neurons)
     weights, workspace = lowering.environment.weights, lowering.environment.workspace
-    post_norm = lowering.norm(f"{name} post norm", block.post_norm, lowering.width)
     norm = lowering.norm(f"{name} norm", block.norm, lowering.width)
-
-    first = block.gate or block.up
-    part = "up" if block.gate is None else "gate"
-    matrix = weights.matrix(f"{name} {part}", [first.weight], padded_order(neurons), [first.bias])
-    formats = [matrix.layout.activation, *([FLOATS] if block.gate is not None else [])]
-    sources = lowering.prepare("x", norm, lowering.x, lowering.blocks, formats)
-    gate = workspace.shared("sparse gate", 4 * BLOCK * blocks)
     count = lowering.count
-    lowering.add(linear(matrix, source=sources[matrix.layout.activation], target=gate, count=count, kind=Kind.GATE_UP))
+
+    if known_gate is None:
+        first = block.gate or block.up
+        part = "up" if block.gate is None else "gate"
+        matrix = weights.matrix(f"{name} {part}", [first.weight], padded_order(neurons), [first.bias])
+        form = matrix.layout.activation
+        sources = lowering.prepare(
+            "x", norm, lowering.x, lowering.blocks, [form, *([FLOATS] if block.gate is not None else [])]
+        )
+        gate = workspace.shared("sparse gate", 4 * BLOCK * blocks)
+        lowering.add(linear(matrix, source=sources[form], target=gate, count=count, kind=Kind.GATE_UP))
+    else:
+        gate = known_gate
+        sources = lowering.prepare("x", norm, lowering.x, lowering.blocks, [FLOATS])
 
     active = ActiveLists(lowering.local("active neurons", active_bytes(blocks)), blocks)
     lowering.add(
@@ -108,8 +141,6 @@ def lower_sparse(lowering: Lowering, index: int, block: FeedForward, scale: floa
                 kind=Kind.GATE_UP,
             )
         )
-    plain = post_norm.kind is NormKind.NONE
-    target = lowering.shared("x" if plain else "branch", 4 * BLOCK * lowering.blocks)
     columns = _columns(lowering, name, block)
     lowering.add(
         down_columns(
@@ -118,16 +149,13 @@ def lower_sparse(lowering: Lowering, index: int, block: FeedForward, scale: floa
             hidden=hidden,
             sums=workspace.shared("sparse sums", 4 * BLOCK * columns.units),
             target=target,
-            residual=residual if plain else None,
-            scale=scale if plain else 1.0,
+            residual=residual,
+            scale=scale,
             width=padded(columns.outputs),
             count=count,
             kind=Kind.DOWN,
         )
     )
-    if plain:
-        return target
-    return lowering.add_branch(target, post_norm=post_norm, scale=scale, target="x", residual=residual)
 
 
 def _rows(lowering: Lowering, name: str, weight: Tensor, bias: Tensor | None) -> NeuronRows:

@@ -6,9 +6,9 @@ a barrier; with many rows the threads divide the rows. The kernels are the same,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from .activation_counts import ActivationCounts
     from .activation_format import Form
+    from .experts import Choice
     from .selective_state import SelectiveState
     from .weights import Weights
     from .workspace import Workspace
@@ -68,6 +69,14 @@ class Environment:
     selective: SelectiveState
     sparse_layers: frozenset[int] = frozenset()  # whose feed-forward blocks skip neurons that do not fire
     counts: ActivationCounts | None = None  # where to count activations
+    blocks: Mapping[int, OtherBlock] = field(default_factory=dict)  # layers whose feed-forward blocks others lower
+
+
+class OtherBlock(Protocol):
+    """Lowers a layer's feed-forward block in another way: a hybrid's half of it."""
+
+    def __call__(self, lowering: Lowering, index: int, scale: float, residual: Rows, choice: Choice | None, /) -> Rows:
+        """residual + scale * block(lowering.x); `choice` if the router ran before. Returns where it is."""
 
 
 class RopeTables:
@@ -107,6 +116,7 @@ class Lowering:
         self.width = environment.spec.hidden_size
         self.blocks = blocks_of(self.width)
         self.x = self.shared("x", 4 * BLOCK * self.blocks)
+        self.queues: Iterator[int] | None = None  # for operations whose work threads take piece by piece
 
     # What blocks are made of
 
@@ -123,6 +133,10 @@ class Lowering:
         if self.single:
             return self.environment.workspace.private(f"own {name}", row_bytes)
         return self.shared(f"all {name}", row_bytes)
+
+    def queue(self) -> int | None:
+        """The queue of the next operation, if its work is to be taken from one."""
+        return None if self.queues is None else next(self.queues)
 
     @property
     def everyone(self) -> Share:
@@ -260,7 +274,10 @@ class Lowering:
             else:
                 attended = lower_attention(self, index, layer.attention, layer.residual_scale, target)
             self.x = before if layer.parallel else attended
-            if isinstance(block, MixtureOfExperts):
+            other = self.environment.blocks.get(index)
+            if other is not None:
+                self.x = other(self, index, layer.residual_scale, attended, choice)
+            elif isinstance(block, MixtureOfExperts):
                 self.x = lower_experts(self, index, block, layer.residual_scale, attended, choice)
             else:
                 self.x = lower_feed_forward(self, index, block, layer.residual_scale, attended)
@@ -325,6 +342,7 @@ __all__ = [
     "FeedForward",
     "LayerPages",
     "Lowering",
+    "OtherBlock",
     "RopeTables",
     "blocks_of",
     "lower",

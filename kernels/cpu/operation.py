@@ -41,6 +41,7 @@ class Kind(IntEnum):
     ROUTER = 8
     EXPERTS = 9
     HEAD = 10
+    WAIT = 11  # for the other half of a hybrid
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,7 +48,7 @@ def emit_worker(e: Emitter, _: Value, step: Value, thread: Value) -> None:
     def is_new() -> Value:
         return e.compare("!=", atomic_load(e, step, 8 * Word.GO), seen)
 
-    awake = _emit_spin(e, step, is_new, word(e, step, Word.SPIN_LIMIT))
+    awake = emit_spin(e, step, is_new, word(e, step, Word.SPIN_LIMIT))
     builder.cbranch(awake, changed, idle)
 
     builder.position_at_end(idle)
@@ -106,18 +106,18 @@ def _emit_walk(e: Emitter, step: Value, thread: Value) -> None:
         target = e.add(target, e.select(meets, threads, 0))
         with e.when(meets):
             atomic_add(e, 1, step, 8 * Word.ARRIVALS)
-            _emit_spin(e, step, lambda: e.compare(">=", atomic_load(e, step, 8 * Word.ARRIVALS), target))
-        now = _clock(e)
+            emit_spin(e, step, lambda: e.compare(">=", atomic_load(e, step, 8 * Word.ARRIVALS), target))
+        now = emit_clock(e)
         with e.when(e.compare("==", thread, 0)):
             kind = e.bit_and(e.field(record, KIND_FIELD), PROFILE_KINDS - 1)
             line = e.at(step, e.mul(kind, 8), 8 * Word.PROFILE)
             e.store(e.add(e.load(I64, line), e.sub(now, since)), line)
         return [target, now]
 
-    e.loop(count, [word(e, step, Word.FIRST_ARRIVAL), _clock(e)], operation)
+    e.loop(count, [word(e, step, Word.FIRST_ARRIVAL), emit_clock(e)], operation)
 
 
-def _emit_spin(e: Emitter, step: Value, done: Callable[[], Value], limit: Value | None = None) -> Value:
+def emit_spin(e: Emitter, step: Value, done: Callable[[], Value], limit: Value | None = None) -> Value:
     """Pause until `done()` holds or, with a limit, that many pauses went by; returns whether `done()` held."""
     builder = e.builder
     head, wait, after = (builder.append_basic_block() for _ in range(3))
@@ -154,6 +154,6 @@ def _call(e: Emitter, address: Value, result: Type, *arguments: Value) -> Value:
     return e.builder.call(e.builder.inttoptr(address, kind.as_pointer()), arguments)
 
 
-def _clock(e: Emitter) -> Value:
+def emit_clock(e: Emitter) -> Value:
     """The time stamp counter; elsewhere programs may not read a cycle counter, so the profile stays empty."""
     return e.call("llvm.readcyclecounter", I64) if e.isa.x86 else e.integer(0)

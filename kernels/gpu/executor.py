@@ -22,20 +22,25 @@ from .kv_pools import KVPools, kv_bytes
 from .library_products import LibraryProducts
 from .matrix_products import MatrixProducts
 from .model import GpuAttention, ModelBuilder
+from .planning import plan_memory
 from .step_program import StepProgram
 from .vector_products import VectorProducts
 from .weight_memory import WeightMemory
 from .workspace import logit_rows, make_workspace
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     import numpy.typing as npt
 
+    from localllm.kernels.hybrid.halves import Split
     from localllm.kernels.kv_layout import KVType
     from localllm.kernels.spec import ModelSpec
     from localllm.kernels.step import Step
 
     from .bucket import Bucket
     from .device import Arithmetic, Gpu
+    from .meeting import Meeting
     from .model import GpuModel
 
 _MOST_GRAPHS = 32
@@ -60,8 +65,13 @@ class GpuExecutor:
     """
 
     def __init__(
-        self, spec: ModelSpec, options: ExecutorOptions | None = None, gpu_options: GpuOptions | None = None
+        self,
+        spec: ModelSpec,
+        options: ExecutorOptions | None = None,
+        gpu_options: GpuOptions | None = None,
+        splits: Mapping[int, Split] | None = None,
     ) -> None:
+        """`splits`: by layer, feed-forward blocks whose other half is on the CPU; then `meet` before the first step."""
         self.spec = spec
         self.layout = KVLayout.of(spec)
         given, own = options or ExecutorOptions(), gpu_options or GpuOptions()
@@ -70,7 +80,9 @@ class GpuExecutor:
         self._short = own.short or short_type(self.gpu)
         self._use_graphs = own.graphs and not self.gpu.interpreted
         self._vectors = VectorProducts(self.gpu, own.arithmetic or self.gpu.arithmetic)
-        planned, counted = plan_memory(spec, self.gpu, self._vectors, self.max_rows, self._short)
+        self._splits = splits or {}
+        self._meeting: Meeting | None = None
+        planned, counted = plan_memory(spec, self.gpu, self._vectors, self.max_rows, self._short, self._splits)
         budget = given.vram if given.vram is not None else self._free_memory()
         self._budget = budget
         if budget is not None and planned.total > budget:
@@ -83,13 +95,14 @@ class GpuExecutor:
         self._pools: KVPools | None = None
         self._inputs_memory: tuple[torch.Tensor, torch.Tensor] | None = None
         self._programs: OrderedDict[Bucket, _Runner] = OrderedDict()
+        self._started: tuple[_Runner, Step] | None = None
         self._allocate(counted, given)
 
     def _allocate(self, words: int, options: ExecutorOptions) -> None:
         try:
             self._arena = torch.zeros(words, dtype=torch.int32, device=self.gpu.device)
             memory = WeightMemory(self.gpu, self._arena, options.progress)
-            self._model: GpuModel = ModelBuilder(self.spec, memory).build()
+            self._model: GpuModel = ModelBuilder(self.spec, memory, self._splits).build()
             space = make_workspace(self.gpu, self._model, self._vectors, self.max_rows, self._short)
             library = LibraryProducts(self.gpu, space.scratch, space.products)
             self._machine = Machine(
@@ -112,6 +125,10 @@ class GpuExecutor:
             ) from error
         if options.progress is not None:
             options.progress(LoadProgress("loading weights onto the GPU", 1.0))
+
+    def meet(self, meeting: Meeting) -> None:
+        """Where halves of blocks meet their other halves."""
+        self._meeting = meeting
 
     def allocate_kv(self, pages: tuple[int, ...], kv_type: KVType, staging_pages: tuple[int, ...] = ()) -> None:
         """Make the page pools, f16 or f32; OutOfMemoryError when they do not fit into what the weights left."""
@@ -139,7 +156,22 @@ class GpuExecutor:
 
     def forward(self, step: Step) -> npt.NDArray[np.float32]:
         """Run at most `max_rows` rows; returns [R, vocabulary] logits or [R, hidden], valid until the next call."""
-        runner = self._launch(step, 0)
+        self.start(step)
+        return self.finish()
+
+    def start(self, step: Step, number: int = 0) -> None:
+        """Begin a step; `number` is what flags are raised to where halves meet."""
+        self._started = self._launch(step, 0, number), step
+
+    def seen(self, step: Step) -> bool:
+        """Whether a step like this one ran before, so that its kernels are compiled and captured."""
+        return self._bucket(step, 0) in self._programs
+
+    def finish(self) -> npt.NDArray[np.float32]:
+        """Wait for the end of the step that was begun; its output, valid until the next one."""
+        if self._started is None:
+            raise ExecutionError("finish without start")
+        (runner, step), self._started = self._started, None
         wanted = len(step.output_rows)
         if not wanted:
             self._wait()
@@ -181,7 +213,10 @@ class GpuExecutor:
         stop.synchronize()
         return float(start.elapsed_time(stop)) / 1e3 / repeats
 
-    def _launch(self, step: Step, best: int) -> _Runner:
+    def _bucket(self, step: Step, best: int) -> Bucket:
+        return bucket_of(step, self.max_rows, logit_rows(self.spec.vocabulary_size, self.max_rows), best)
+
+    def _launch(self, step: Step, best: int, number: int = 0) -> _Runner:
         rows = len(step.tokens)
         if self._pools is None or self._inputs_memory is None:
             raise ExecutionError("allocate_kv was not called")
@@ -190,14 +225,14 @@ class GpuExecutor:
         if int(step.sequences[-1]) >= _MOST_SEQUENCES:
             raise ExecutionError(f"a step of more than {_MOST_SEQUENCES} sequences")
         self._pools.move(step.moves)
-        bucket = bucket_of(step, self.max_rows, logit_rows(self.spec.vocabulary_size, self.max_rows), best)
+        bucket = self._bucket(step, best)
         runner = self._programs.get(bucket)
         if runner is None:
             while len(self._programs) >= _MOST_GRAPHS:
                 self._programs.popitem(last=False)
             runner = self._programs[bucket] = self._prepare(bucket, step)
         self._programs.move_to_end(bucket)
-        runner.run(step)
+        runner.run(step, number)
         return runner
 
     def _prepare(self, bucket: Bucket, step: Step) -> _Runner:
@@ -209,7 +244,7 @@ class GpuExecutor:
         if input_bytes(bucket, groups, rows_a_tile) > len(host):
             raise ExecutionError(f"a step of {bucket.sequences} sequences of {bucket.pages} pages has too large tables")
         inputs = StepInputs(bucket, groups, rows_a_tile, host, card)
-        program = StepProgram(self._machine, self._model, self._pools, inputs)
+        program = StepProgram(self._machine, self._model, self._pools, inputs, self._meeting)
         return _Runner(self.gpu, bucket, inputs, program, self._logits, self._use_graphs)
 
     def _rows_a_tile(self, bucket: Bucket) -> int:
@@ -302,9 +337,9 @@ class _Runner:
         self._wanted = graphs
         self._graph: torch.cuda.CUDAGraph | None = None
 
-    def run(self, step: Step) -> None:
+    def run(self, step: Step, number: int = 0) -> None:
         """Write the step's inputs and launch it. The first time the kernels are compiled, and the graph is captured."""
-        self._inputs.write(step)
+        self._inputs.write(step, number)
         if self._graph is not None:
             self._graph.replay()
             return
@@ -330,32 +365,6 @@ class _Runner:
 
     def _copy_inputs(self) -> None:
         self._inputs.card_memory.copy_(self._inputs.host_memory, non_blocking=True)
-
-
-@dataclass(frozen=True, slots=True)
-class PlannedMemory:
-    """Bytes on the card before anything is allocated."""
-
-    weights: int
-    workspace: int
-
-    @property
-    def total(self) -> int:
-        """All of them."""
-        return self.weights + self.workspace
-
-
-def plan_memory(
-    spec: ModelSpec, gpu: Gpu, vectors: VectorProducts, rows: int, short: torch.dtype
-) -> tuple[PlannedMemory, int]:
-    """What an executor will allocate for weights and workspace, and the int32 words of the weights."""
-    from dataclasses import replace
-
-    memory = WeightMemory(gpu)
-    model = ModelBuilder(spec, memory).build()
-    unreal = replace(gpu, device=torch.device("meta"))
-    space = make_workspace(unreal, model, vectors, rows, short)
-    return PlannedMemory(memory.words * 4, space.nbytes), memory.words
 
 
 def _gib(size: int) -> str:

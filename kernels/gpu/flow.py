@@ -54,6 +54,10 @@ class Flow:
         """What products of this many rows (None: all of the step) with these matrices read."""
         return self.machine.formats(matrices, self.rows if rows is None else rows)
 
+    def begin(self) -> None:
+        """Forget the step before: x holds nothing of this one, even where two norms are one object."""
+        self.pending, self.current, self._have = None, None, Format.NONE
+
     def need(self, norm: GpuNorm | None, formats: Format) -> None:
         """Make sure that x is `norm` of the residual (None: the residual itself) in these formats."""
         if self._have & formats == formats and self.current is norm and self._have:

@@ -58,9 +58,10 @@ class StepInputs:
     def __getitem__(self, name: str) -> torch.Tensor:
         return self._card[name]
 
-    def write(self, step: Step) -> None:
-        """Put a step that fits the bucket into the host's memory."""
+    def write(self, step: Step, number: int = 0) -> None:
+        """Put a step that fits the bucket into the host's memory; `number` is what a hybrid's flags are raised to."""
         host, rows = self._host, len(step.tokens)
+        host["number"][0] = number
         padded = rows < self.bucket.rows
         host["tokens"][:rows] = step.tokens
         host["positions"][:rows] = step.positions
@@ -109,6 +110,7 @@ def _fields(bucket: Bucket, groups: int, rows_a_tile: int) -> dict[str, tuple[np
     fields: dict[str, tuple[np.dtype[np.generic], tuple[int, ...]]] = {
         "tokens": (_INT32, (rows,)),
         "positions": (_INT64, (rows,)),
+        "number": (_INT64, (1,)),
         "sink_positions": (_INT64, (rows if bucket.sinks else 1,)),
         "live": (_INT32, (1,)),
         "outputs": (_INT32, (max(1, bucket.outputs),)),

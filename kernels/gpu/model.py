@@ -13,12 +13,14 @@ from localllm.kernels.kv_layout import KVLayout
 from localllm.kernels.spec import LatentAttention, MixtureOfExperts
 
 from .families import F16, F32, family_of
+from .half_model import GpuHalf, build_half
 from .linear import GpuLinear
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from localllm.gguf_io import QuantType, Tensor
+    from localllm.kernels.hybrid.halves import Split
     from localllm.kernels.spec import Attention, FeedForward, Layer, Linear, ModelSpec, Norm, Rope
 
     from .matrix import PackedMatrix
@@ -104,7 +106,7 @@ class GpuLayer:
 
     index: int
     attention: GpuAttention | GpuLatentAttention
-    feed_forward: GpuFeedForward | GpuExperts
+    feed_forward: GpuFeedForward | GpuExperts | GpuHalf
     residual_scale: float
     parallel: bool
 
@@ -140,8 +142,10 @@ class GpuModel:
 class ModelBuilder:
     """Asks a `WeightMemory` for everything that a spec needs, in a fixed order."""
 
-    def __init__(self, spec: ModelSpec, memory: WeightMemory) -> None:
+    def __init__(self, spec: ModelSpec, memory: WeightMemory, splits: Mapping[int, Split] | None = None) -> None:
+        """`splits`: by layer, feed-forward blocks whose other half is on the CPU."""
         self._spec = spec
+        self._splits = splits or {}
         self._memory = memory
         self._norms: dict[int, GpuNorm] = {}
         self._ropes: list[Rope] = []
@@ -163,10 +167,10 @@ class ModelBuilder:
             KVLayout.of(spec),
             self._matrix([embed.table]),
             None if embed.positions is None else self._matrix([embed.positions]),
-            self._norm(embed.norm),
+            self.norm(embed.norm),
             layers,
-            self._norm(spec.head.norm),
-            self._linear(spec.head.linear),
+            self.norm(spec.head.norm),
+            self.linear(spec.head.linear),
             torch.from_numpy(frequencies).to(device),
             torch.tensor([len(rope.inverse_frequencies) for rope in self._ropes], dtype=torch.int32, device=device),
             torch.tensor([rope.magnitude for rope in self._ropes], dtype=torch.float32, device=device),
@@ -183,23 +187,32 @@ class ModelBuilder:
             raise UnsupportedModelError(
                 "the GPU executor has no parallel blocks with norms after them", hint="Use --device cpu."
             )
+        if layer.parallel and index in self._splits:
+            raise UnsupportedModelError(
+                "parallel blocks cannot be divided between the card and the CPU yet", hint="Use --device cpu."
+            )
         return GpuLayer(
             index,
             self._latent(attention) if isinstance(attention, LatentAttention) else self._attention(attention),
-            self._experts(block) if isinstance(block, MixtureOfExperts) else self._feed_forward(block),
+            self._block(index, block),
             layer.residual_scale,
             layer.parallel,
         )
 
+    def _block(self, index: int, block: FeedForward | MixtureOfExperts) -> GpuFeedForward | GpuExperts | GpuHalf:
+        if index in self._splits:
+            return build_half(self, index, self._splits[index])
+        return self._experts(block) if isinstance(block, MixtureOfExperts) else self.feed_forward(block)
+
     def _attention(self, block: Attention) -> GpuAttention:
         return GpuAttention(
             block,
-            self._norm(block.norm),
+            self.norm(block.norm),
             self._joined([block.query, block.key, block.value]),
-            self._linear(block.output),
-            self._norm(block.query_norm),
-            self._norm(block.key_norm),
-            self._norm(block.post_norm),
+            self.linear(block.output),
+            self.norm(block.query_norm),
+            self.norm(block.key_norm),
+            self.norm(block.post_norm),
             self._memory.vector(block.sinks),
             self._rope(block.rope),
         )
@@ -209,43 +222,50 @@ class ModelBuilder:
         first = block.query[0] if isinstance(block.query, tuple) else block.query
         return GpuLatentAttention(
             block,
-            self._norm(block.norm),
+            self.norm(block.norm),
             self._joined([first, block.key_value_down]),
-            None if low_rank is None else self._norm(low_rank[1]),
-            None if low_rank is None else self._linear(low_rank[2]),
+            None if low_rank is None else self.norm(low_rank[1]),
+            None if low_rank is None else self.linear(low_rank[2]),
             self._some_norm(block.latent_norm),
             self._memory.numbers([block.key_up]),
             self._memory.numbers([block.value_up]),
-            self._linear(block.output),
+            self.linear(block.output),
             self._rope(block.rope),
         )
 
-    def _feed_forward(self, block: FeedForward) -> GpuFeedForward:
+    def feed_forward(self, block: FeedForward) -> GpuFeedForward:
+        """A dense block; its products have a bias both or neither, as the programs that fuse them expect."""
+        gate, up = block.gate, block.up
+        biased = up.bias is not None or (gate is not None and gate.bias is not None)
         return GpuFeedForward(
             block,
-            self._norm(block.norm),
-            None if block.gate is None else self._linear(block.gate),
-            self._linear(block.up),
+            self.norm(block.norm),
+            None if gate is None else self.linear(gate, biased=biased),
+            self.linear(up, biased=biased),
             self._down(block.down, block.down_transposed),
-            self._norm(block.post_norm),
+            self.norm(block.post_norm),
         )
 
     def _experts(self, block: MixtureOfExperts) -> GpuExperts:
         return GpuExperts(
             block,
-            self._norm(block.norm),
+            self.norm(block.norm),
             self._precise(block.router),
             self._memory.vector(block.selection_bias),
-            None if block.gate is None else self._linear(block.gate),
-            self._linear(block.up),
+            None if block.gate is None else self.linear(block.gate),
+            self.linear(block.up),
             self._down(block.down, block.down_transposed),
-            None if block.shared is None else self._feed_forward(block.shared),
+            None if block.shared is None else self.feed_forward(block.shared),
             None if block.shared_gate is None else self._precise(block.shared_gate),
-            self._norm(block.post_norm),
+            self.norm(block.post_norm),
         )
 
-    def _linear(self, linear: Linear) -> GpuLinear:
-        return GpuLinear((self._matrix([linear.weight]),), self._memory.vector(linear.bias))
+    def linear(self, linear: Linear, *, biased: bool = False) -> GpuLinear:
+        """A product; `biased`: with a bias even if it is zero."""
+        bias = self._memory.vector(linear.bias)
+        if bias is None and biased:
+            bias = self._memory.numbers([None], [linear.weight.rows])
+        return GpuLinear((self._matrix([linear.weight]),), bias)
 
     def _precise(self, linear: Linear) -> GpuLinear:
         """A small product whose result decides something: float32 throughout."""
@@ -253,7 +273,7 @@ class ModelBuilder:
 
     def _down(self, linear: Linear, transposed: bool) -> GpuLinear:
         if not transposed:
-            return self._linear(linear)
+            return self.linear(linear)
         self._turned = True
         return GpuLinear((self._memory.transposed(linear.weight),), self._memory.vector(linear.bias))
 
@@ -281,7 +301,8 @@ class ModelBuilder:
             self._unpacked.add(tensors[0].quant_type)
         return self._memory.matrix(tensors, family)
 
-    def _norm(self, norm: Norm | None) -> GpuNorm | None:
+    def norm(self, norm: Norm | None) -> GpuNorm | None:
+        """A norm; equal ones are kept once."""
         return None if norm is None else self._some_norm(norm)
 
     def _some_norm(self, norm: Norm) -> GpuNorm:

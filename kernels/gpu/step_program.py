@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import triton
 
+from localllm.kernels.errors import ExecutionError
 from localllm.kernels.step import Output
 
 from .activations import Activation, Format
@@ -13,6 +14,8 @@ from .attention_block import AttentionBlock
 from .expert_block import ExpertBlock
 from .feed_forward_block import FeedForwardBlock
 from .flow import Flow
+from .half_block import HalfBlock
+from .half_model import GpuHalf
 from .library_products import byte_pointers
 from .model import GpuExperts
 from .programs import choice as choice_programs
@@ -24,6 +27,7 @@ if TYPE_CHECKING:
     from .flow import Machine
     from .inputs import StepInputs
     from .kv_pools import KVPools
+    from .meeting import Meeting
     from .model import GpuLayer, GpuModel
 
 _BEST_BLOCK = 4096
@@ -32,7 +36,10 @@ _BEST_BLOCK = 4096
 class StepProgram:
     """Runs all layers for the inputs of one bucket. `run` only launches kernels; it never waits for the card."""
 
-    def __init__(self, machine: Machine, model: GpuModel, pools: KVPools, inputs: StepInputs) -> None:
+    def __init__(
+        self, machine: Machine, model: GpuModel, pools: KVPools, inputs: StepInputs, meeting: Meeting | None = None
+    ) -> None:
+        """`meeting`: where halves of blocks meet their other halves."""
         self._machine = machine
         self._model = model
         self._inputs = inputs
@@ -40,9 +47,11 @@ class StepProgram:
         self._attention = AttentionBlock(machine, model, pools, inputs)
         self._feed_forward = FeedForwardBlock(machine)
         self._experts = ExpertBlock(machine, inputs)
+        self._half = None if meeting is None else HalfBlock(machine, self._feed_forward, meeting, inputs["number"])
 
     def run(self) -> None:
         """From token ids to logits, hidden vectors or best ids in the workspace."""
+        self._flow.begin()
         self._embed()
         layers = self._model.layers
         for index, layer in enumerate(layers):
@@ -119,10 +128,20 @@ class StepProgram:
             )
         next_norm = self._model.head_norm if following is None else following.attention.norm
         formats = self._head_formats() if following is None else self._attention.input_formats(following.attention)
+        if isinstance(block, GpuHalf):
+            self._halves().run(flow, block, layer.residual_scale, next_norm, formats)
+            return
         runner = self._experts if experts is not None else self._feed_forward
         runner.run(flow, block, layer.residual_scale, layer.parallel, next_norm, formats)  # type: ignore[arg-type]
 
+    def _halves(self) -> HalfBlock:
+        if self._half is None:
+            raise ExecutionError("a model with half a block on the CPU needs the CPU")
+        return self._half
+
     def _block_formats(self, block: object) -> Format:
+        if isinstance(block, GpuHalf):
+            return self._halves().input_formats(self._flow, block)
         if isinstance(block, GpuExperts):
             return self._experts.input_formats(self._flow, block)
         return self._feed_forward.input_formats(self._flow, block)  # type: ignore[arg-type]

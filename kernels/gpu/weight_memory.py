@@ -79,7 +79,7 @@ class WeightMemory:
 
     def numbers(self, tensors: Sequence[Tensor | None], sizes: Sequence[int] | None = None) -> torch.Tensor:
         """Tensors as one float32 vector; `sizes` says how many zeros stand for a missing one."""
-        key = tuple(id(tensor) for tensor in tensors)
+        key = (*(id(tensor) for tensor in tensors), *(sizes or ()))
         if key not in self._vectors:
             counts = [
                 int(np.prod(tensor.shape)) if tensor is not None else (sizes or [])[i]

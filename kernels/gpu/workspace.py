@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING
 import torch
 
 from .activations import Activation, Format, make_activation
+from .half_model import GpuHalf
 from .linear import VECTOR_ROWS
 from .matrix_products import MOST_SPLITS
-from .model import GpuAttention, GpuExperts, GpuLatentAttention
+from .model import GpuAttention, GpuExperts, GpuFeedForward, GpuLatentAttention
 
 if TYPE_CHECKING:
     from .device import Gpu
-    from .model import GpuFeedForward, GpuModel
+    from .model import GpuModel
     from .vector_products import VectorProducts
 
 _SCRATCH_BYTES = 120 << 20  # dequantised weights at once: whole matrices of a 7B model, so that the library has work
@@ -59,6 +60,7 @@ class Workspace:
     logits: torch.Tensor
     best_values: torch.Tensor
     best_ids: torch.Tensor
+    gates: torch.Tensor
 
     @property
     def nbytes(self) -> int:
@@ -83,7 +85,10 @@ def make_workspace(gpu: Gpu, model: GpuModel, vectors: VectorProducts, rows: int
     layers = model.layers
     attentions = [layer.attention for layer in layers]
     experts = [layer.feed_forward for layer in layers if isinstance(layer.feed_forward, GpuExperts)]
-    dense = [layer.feed_forward for layer in layers if not isinstance(layer.feed_forward, GpuExperts)]
+    dense = [layer.feed_forward for layer in layers if isinstance(layer.feed_forward, GpuFeedForward)]
+    halves = [layer.feed_forward for layer in layers if isinstance(layer.feed_forward, GpuHalf)]
+    dense += [half.hot for half in halves if half.hot is not None]
+    gates = max((half.gates.rows for half in halves if half.gates is not None), default=0)
     shared = [block.shared for block in experts if block.shared is not None]
     feeds: list[GpuFeedForward] = [*dense, *shared]
 
@@ -152,6 +157,7 @@ def make_workspace(gpu: Gpu, model: GpuModel, vectors: VectorProducts, rows: int
         logits=floats(max(outputs, few), vocabulary),
         best_values=floats(max(outputs, few) * 64 * 64),
         best_ids=integers(max(outputs, few) * 64 * 64),
+        gates=floats(many * gates),
     )
 
 
@@ -168,7 +174,12 @@ def largest_matrix(model: GpuModel) -> int:
     largest = 1
     for layer in model.layers:
         attention, block = layer.attention, layer.feed_forward
-        linears = [attention.output, block.up, block.down]
+        linears = [attention.output]
+        if isinstance(block, GpuHalf):
+            linears += () if block.gates is None else (block.gates,)
+            linears += () if block.hot is None else (block.hot.up, block.hot.down)
+        else:
+            linears += (block.up, block.down)
         linears.append(attention.qkv if isinstance(attention, GpuAttention) else attention.first)
         for linear in linears:
             for matrix in linear.matrices:

@@ -1,0 +1,64 @@
+"""The card's half of a feed-forward block whose other half is on the CPU."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from localllm.kernels.errors import UnsupportedModelError
+from localllm.kernels.hybrid.halves import SplitExperts
+
+from .linear import GpuLinear
+from .matrix import PackedMatrix
+
+if TYPE_CHECKING:
+    from localllm.kernels.hybrid.halves import Split
+
+    from .model import GpuFeedForward, GpuNorm, ModelBuilder
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GpuHalf:
+    """The neurons on the card; `hot` None: none. `gates`: those of all neurons, the hot ones first."""
+
+    layer: int
+    norm: GpuNorm | None
+    hot: GpuFeedForward | None
+    gates: GpuLinear | None
+    post_norm: GpuNorm | None
+
+    @property
+    def hot_neurons(self) -> int:
+        """How many neurons are on the card."""
+        return 0 if self.hot is None else self.hot.up.rows
+
+
+def build_half(builder: ModelBuilder, layer: int, split: Split) -> GpuHalf:
+    """Ask for the weights of a half."""
+    if isinstance(split, SplitExperts):
+        raise UnsupportedModelError(
+            "a mixture of experts cannot be divided between the card and the CPU yet", hint="Use --device cpu."
+        )
+    block, hot = split.block, split.hot
+    if block.down.weight.rows % 32:
+        raise UnsupportedModelError(f"rows of {block.down.weight.rows} values cannot cross to the CPU")
+    norm, post_norm = builder.norm(block.norm), builder.norm(block.post_norm)
+    if split.gate is None:
+        made = None if hot is None else builder.feed_forward(hot)
+        return GpuHalf(layer, norm, made, None, post_norm)
+    if hot is None:
+        return GpuHalf(layer, norm, None, builder.linear(split.gate), post_norm)
+    made = builder.feed_forward(replace(hot, gate=None))
+    count = hot.up.weight.rows
+    gates = builder.linear(split.gate, biased=made.up.bias is not None)
+    up = made.up if gates.bias is None else builder.linear(hot.up, biased=True)
+    first = GpuLinear((first_rows(gates.matrices[0], count),), None if gates.bias is None else gates.bias[:count])
+    return GpuHalf(layer, norm, replace(made, block=hot, gate=first, up=up), gates, post_norm)
+
+
+def first_rows(matrix: PackedMatrix, count: int) -> PackedMatrix:
+    """The first rows of a matrix, a multiple of 16, as a view."""
+    shape = replace(matrix.shape, rows=count)
+    parts = (matrix.quants, matrix.high, matrix.scales, matrix.supers)
+    arrays = (part[: words * count] for part, words in zip(parts, shape.words_a_row, strict=True))
+    return PackedMatrix(shape, *arrays)

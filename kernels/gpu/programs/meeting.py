@@ -1,0 +1,75 @@
+"""Where a step meets the CPU: rows into page-locked memory and a flag behind them, and waiting for the CPU's flag.
+
+Flags are int64 in memory of the host; a flag is raised by storing the step's number. Loads and stores of flags have the
+scope of the system (PTX ISA, memory consistency model): what was written before a flag is seen by who has seen it.
+"""
+
+import triton
+import triton.language as tl
+from triton.language.extra.cuda import globaltimer
+
+
+@triton.jit
+def _raise(flag, number):
+    """Store a flag after everything that the program has written."""
+    tl.debug_barrier()
+    tl.inline_asm_elementwise(
+        "fence.acq_rel.sys; st.relaxed.sys.global.b64 [$1], $2; mov.u32 $0, 0;",
+        "=r,l,l",
+        [flag.to(tl.int64), number],
+        dtype=tl.int32,
+        is_pure=False,
+        pack=1,
+    )
+
+
+@triton.jit
+def _look(flag):
+    """Load a flag as it is now."""
+    return tl.inline_asm_elementwise(
+        "ld.relaxed.sys.global.b64 $0, [$1];", "=l,l", [flag.to(tl.int64)], dtype=tl.int64, is_pure=False, pack=1
+    )
+
+
+@triton.jit
+def raise_flag(flag, number, stamp):
+    """Raise a flag: what earlier kernels wrote is there."""
+    _raise(flag, tl.load(number))
+    tl.store(stamp, globaltimer())
+
+
+@triton.jit
+def send(
+    residual, x, gates, out_gates, flag, number, stamp, M, K: tl.constexpr, GATES: tl.constexpr,
+    GATE_STEP: tl.constexpr, BLOCK: tl.constexpr,
+):
+    """Copy M rows of K values (and GATES of each row of gates) to the host's memory, then raise the flag."""
+    i = tl.arange(0, BLOCK)
+    for m in range(M):
+        for start in tl.static_range(0, K, BLOCK):
+            ok = start + i < K
+            tl.store(x + m * K + start + i, tl.load(residual + m * K + start + i, mask=ok, other=0.0), mask=ok)
+        for start in tl.static_range(0, GATES, BLOCK):
+            ok = start + i < GATES
+            value = tl.load(gates + m * GATE_STEP + start + i, mask=ok, other=0.0)
+            tl.store(out_gates + m * GATE_STEP + start + i, value, mask=ok)
+    _raise(flag, tl.load(number))
+    tl.store(stamp, globaltimer())
+
+
+@triton.jit(do_not_specialize=["mark"])
+def wait(flag, failed, number, mark, patience, stamp):
+    """Wait until the flag is raised, a half has failed, or `patience` nanoseconds are over: then this one has."""
+    wanted = tl.load(number)
+    began = globaltimer()
+    late = False
+    seen = _look(flag)
+    while (seen != wanted) & (late == False):  # noqa: E712 (a tensor)
+        late = (_look(failed) != 0) | (globaltimer() - began > patience)
+        seen = _look(flag)
+    if seen != wanted:
+        _raise(failed, mark.to(tl.int64))
+    tl.inline_asm_elementwise(
+        "fence.acq_rel.sys; mov.u32 $0, $1;", "=r,r", [mark], dtype=tl.int32, is_pure=False, pack=1
+    )
+    tl.store(stamp, globaltimer())

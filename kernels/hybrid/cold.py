@@ -1,0 +1,114 @@
+"""The CPU's half of a step: one call a thread for all layers, waiting for the device between them."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from localllm.kernels.cpu.compile import KernelCompiler
+from localllm.kernels.cpu.executor import usable_cores
+from localllm.kernels.cpu.governor import ThreadGovernor
+from localllm.kernels.cpu.isa import choose_isa
+from localllm.kernels.cpu.lowering import Environment, RopeTables
+from localllm.kernels.cpu.modes import sparse_layers
+from localllm.kernels.cpu.operation import Kind, Rows, build_table
+from localllm.kernels.cpu.selective_state import SelectiveState
+from localllm.kernels.cpu.step_state import Word
+from localllm.kernels.cpu.thread_team import ThreadTeam
+from localllm.kernels.cpu.weights import Weights
+from localllm.kernels.cpu.workspace import Workspace
+from localllm.kernels.kv_layout import KVLayout
+
+from .lowering import lower_cold
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from localllm.kernels.cpu.operation import Operation
+    from localllm.kernels.executor import ExecutorOptions
+    from localllm.kernels.spec import ModelSpec
+
+    from .exchange import Exchange
+    from .halves import Split
+
+PAUSES_PER_SECOND = 20e6  # about, of a waiting thread
+
+
+class ColdHalf:
+    """Repacked weights of the units that are on the CPU, and the threads that read them."""
+
+    def __init__(
+        self,
+        spec: ModelSpec,
+        splits: Mapping[int, Split],
+        exchange: Exchange,
+        options: ExecutorOptions,
+        patience: float,
+    ) -> None:
+        self.threads = options.threads or usable_cores()
+        self._compiler = KernelCompiler(choose_isa())
+        self._team = ThreadTeam(self._compiler, self.threads)
+        self._team.words[Word.PATIENCE] = int(patience * PAUSES_PER_SECOND)
+        self._governors = {single: ThreadGovernor(self.threads) for single in (True, False)}
+        self._weights = Weights()
+        self._workspace = Workspace(self.threads, options.max_rows)
+        layout = KVLayout.of(spec)
+        environment = Environment(
+            spec=spec,
+            layout=layout,
+            weights=self._weights,
+            workspace=self._workspace,
+            pages=(),
+            logits=Rows(0, 0),
+            hidden=Rows(0, 0),
+            tokens=0,
+            max_parts=1,
+            ropes=RopeTables(),
+            selective=SelectiveState(None, layout, (), [0] * len(layout.groups)),
+            sparse_layers=sparse_layers(spec, options.mode),
+        )
+
+        def lowered(single: bool) -> list[Operation]:
+            return lower_cold(environment, splits, exchange, single=single)
+
+        for single in (True, False):
+            lowered(single)
+        self._weights.load(options.progress, self.threads)
+        self._workspace.allocate()
+        operations = {single: lowered(single) for single in (True, False)}
+        sources = {(o.source.name, o.source.key): o.source for table in operations.values() for o in table}
+        self._compiler.compile_all(list(sources.values()), options.progress)
+        self._tables = {single: build_table(table, self._compiler.compile) for single, table in operations.items()}
+
+    def run(self, rows: int, number: int) -> None:
+        """Compute the half of step `number`, of `rows` rows; returns when all sums are there, or a half failed."""
+        single, words = rows == 1, self._team.words
+        table = self._tables[single]
+        words[Word.OPERATIONS], words[Word.OPERATION_COUNT] = table.ctypes.data, len(table)
+        words[Word.ROWS], words[Word.STEP_NUMBER] = rows, number
+        governor = self._governors[single]
+        threads = governor.choose()
+        began = time.perf_counter()
+        self._team.run(threads)
+        governor.record((time.perf_counter() - began) / rows)
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of weights."""
+        return self._weights.arena.size
+
+    @property
+    def workspace_bytes(self) -> int:
+        """Bytes of what lies between operations."""
+        return self._workspace.size
+
+    def profile(self) -> dict[str, int]:
+        """Cycles that the first thread spent in each kind of operation since the last call."""
+        counts = self._team.words[Word.PROFILE : Word.PROFILE + len(Kind)]
+        result = {kind.name.lower(): int(counts[kind]) for kind in Kind if counts[kind]}
+        counts[:] = 0
+        return result
+
+    def close(self) -> None:
+        """End the threads."""
+        self._team.close()

@@ -1,0 +1,152 @@
+"""The hybrid executor: a step runs on a device and on the CPU at once, one round trip a layer."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from localllm.kernels.errors import ExecutionError
+from localllm.kernels.executor import ExecutorOptions, MemoryUse
+
+from .cold import ColdHalf
+from .halves import SplitFeedForward, split_model
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    import numpy.typing as npt
+
+    from localllm.kernels.kv_layout import KVType
+    from localllm.kernels.spec import ModelSpec
+    from localllm.kernels.step import Step
+
+    from .device import DeviceHalf
+    from .halves import Split
+    from .placement import Placement
+
+    MakeDevice = Callable[[ModelSpec, Mapping[int, Split], ExecutorOptions, float], DeviceHalf]
+
+PATIENCE = 30.0  # seconds, about, that a half waits for the other one
+
+
+class HybridExecutor:
+    """Runs a placement of a model. Raises what loading its halves raises, ExecutionError when one is lost."""
+
+    def __init__(
+        self,
+        spec: ModelSpec,
+        placement: Placement,
+        make_device: MakeDevice,
+        options: ExecutorOptions | None = None,
+        *,
+        patience: float = PATIENCE,
+    ) -> None:
+        given = options or ExecutorOptions()
+        self.spec = spec
+        self.max_rows = given.max_rows
+        self.placement = placement
+        self._patience = patience
+        self._splits = split_model(spec, placement)
+        self._device = make_device(spec, self._splits, given, patience)
+        self.layout = self._device.executor.layout
+        self._exchange = self._device.exchange
+        self._number = 0
+        self._lost: str | None = None
+        try:
+            self._cold = ColdHalf(spec, self._splits, self._exchange, given, patience) if self._splits else None
+        except BaseException:
+            self._device.close()
+            raise
+
+    def allocate_kv(self, pages: tuple[int, ...], kv_type: KVType, staging_pages: tuple[int, ...] = ()) -> None:
+        """Make the page pools, all on the device."""
+        self._device.executor.allocate_kv(pages, kv_type, staging_pages)
+
+    def forward(self, step: Step) -> npt.NDArray[np.float32]:
+        """Run at most `max_rows` rows; returns [R, vocabulary] logits or [R, hidden]. Valid until the next call."""
+        if self._lost is not None:
+            raise ExecutionError(self._lost, hint="Load the model again.")
+        self._number += 1
+        self._exchange.failed = 0
+        self._device.start(step, self._number)
+        try:
+            if self._cold is not None:
+                self._cold.run(len(step.tokens), self._number)
+        finally:
+            output = self._device.finish()
+        self._check()
+        return output
+
+    def _check(self) -> None:
+        failed = self._exchange.failed
+        if failed:
+            self._lost = (
+                f"the halves of the model lost each other in layer {failed - 1}: one waited more than "
+                f"{self._patience:.0f} s for the other"
+            )
+            raise ExecutionError(self._lost, hint="Load the model again; if it happens again, run with --device cpu.")
+
+    def read_page(self, group: int, page: int) -> bytes:
+        """A page's stored bytes over all layers of the group."""
+        return self._device.executor.read_page(group, page)
+
+    def write_page(self, group: int, page: int, data: bytes) -> None:
+        """Put back what `read_page` gave."""
+        self._device.executor.write_page(group, page, data)
+
+    def memory(self) -> MemoryUse:
+        """What is allocated now, by device; what the halves exchange counts as the CPU's workspace."""
+        device, cold = self._device.executor.memory(), self._cold
+        weights, kv, workspace = (
+            _renamed(part, self._device.name) for part in (device.weights, device.kv, device.workspace)
+        )
+        weights["cpu"] = 0 if cold is None else cold.weight_bytes
+        workspace["cpu"] = self._exchange.nbytes + (0 if cold is None else cold.workspace_bytes)
+        return MemoryUse(weights, kv, workspace)
+
+    def describe(self) -> str:
+        """One line for people."""
+        total = sum(self.memory().weights.values()) or 1
+        share = self.memory().weights[self._device.name] / total
+        threads = 0 if self._cold is None else self._cold.threads
+        rest = f"the rest on {threads} CPU threads"
+        return f"hybrid: {share:.0%} of the weights on {self._device.executor.describe()}; {rest}"
+
+    def cold_profile(self) -> dict[str, int]:
+        """Cycles that the CPU's first thread spent in each kind of operation since the last call."""
+        return {} if self._cold is None else self._cold.profile()
+
+    def cold_seconds(self, repeats: int) -> list[float]:
+        """How long the CPU's half of a step of one row takes when it need not wait for the device."""
+        samples = []
+        for _ in range(repeats if self._cold is not None else 0):
+            self._number += 1
+            for layer in self._splits:
+                self._exchange.raise_flag("device", layer, self._number)
+            began = time.perf_counter()
+            self._cold.run(1, self._number)  # type: ignore[union-attr]
+            samples.append(time.perf_counter() - began)
+        return samples
+
+    def firing(self) -> float | None:
+        """The share of the CPU's neurons that fired in the last row of gates that crossed; None: no gates did."""
+        gates = [split for split in self._splits.values() if isinstance(split, SplitFeedForward) and split.gate]
+        if not gates:
+            return None
+        split = gates[-1]
+        first = 0 if split.hot is None else split.hot.up.weight.rows
+        row = self._exchange.part("gate").view(np.float32)[first : split.block.up.weight.rows]
+        return float((row > 0).mean())
+
+    def close(self) -> None:
+        """Free everything; the executor is unusable afterwards. May be called twice."""
+        self._lost = self._lost or "the executor is closed"
+        if self._cold is not None:
+            self._cold.close()
+        self._device.close()
+
+
+def _renamed(sizes: dict[str, int], name: str) -> dict[str, int]:
+    return {name: sum(sizes.values())}

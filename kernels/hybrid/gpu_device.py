@@ -1,0 +1,108 @@
+"""A card as the device of a hybrid."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import torch
+
+from localllm.kernels.gpu.device import open_gpu, short_type
+from localllm.kernels.gpu.executor import GpuExecutor, GpuOptions
+from localllm.kernels.gpu.meeting import Meeting
+from localllm.kernels.gpu.planning import plan_memory
+from localllm.kernels.gpu.vector_products import VectorProducts
+
+from .exchange import Exchange, ExchangeSizes
+from .fitting import fit_placement
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import numpy as np
+    import numpy.typing as npt
+
+    from localllm.kernels.executor import Executor, ExecutorOptions
+    from localllm.kernels.spec import ModelSpec
+    from localllm.kernels.step import Step
+
+    from .fitting import Rates
+    from .halves import Split
+    from .placement import Placement
+
+
+class GpuDevice:
+    """One graph a step on the card; it waits for the CPU inside the graph."""
+
+    name = "cuda"
+
+    def __init__(
+        self,
+        spec: ModelSpec,
+        splits: Mapping[int, Split],
+        options: ExecutorOptions,
+        patience: float,
+        gpu_options: GpuOptions | None = None,
+    ) -> None:
+        self._gpu = GpuExecutor(spec, options, gpu_options, splits)
+        self.executor: Executor = self._gpu
+        self._pool = ThreadPoolExecutor(1, "localllm-device")
+        self._running: Future[None] | None = None
+        pinned = not self._gpu.gpu.interpreted
+
+        def allocate(size: int) -> npt.NDArray[np.uint8]:
+            self._memory = torch.zeros(size, dtype=torch.uint8, pin_memory=pinned)
+            found: npt.NDArray[np.uint8] = self._memory.numpy()
+            return found
+
+        sizes = ExchangeSizes.of(splits, len(spec.layers), spec.hidden_size, options.max_rows)
+        self.exchange = Exchange(sizes, allocate)
+        self._gpu.meet(Meeting(self._gpu.gpu, self.exchange, self._memory, patience))
+
+    def start(self, step: Step, number: int) -> None:
+        """Launch a step. One of a new kind runs once by itself, so that nobody waits while kernels are compiled."""
+        if not self._gpu.seen(step):
+            self._pass(-number)
+            self._gpu.start(step, -number)
+            self._gpu.finish()
+            step = replace(step, moves=())  # those are made
+        if self._gpu.gpu.interpreted:  # launches are the work itself, so they must not keep the CPU's half from its own
+            self._running = self._pool.submit(self._gpu.start, step, number)
+        else:
+            self._gpu.start(step, number)
+
+    def _pass(self, number: int) -> None:
+        """Raise all of the CPU's flags: a step of this number waits for nobody, and its output means nothing."""
+        for layer in range(self.exchange.sizes.layers):
+            self.exchange.raise_flag("cpu", layer, number)
+
+    def finish(self) -> npt.NDArray[np.float32]:
+        """The step's output."""
+        if self._running is not None:
+            running, self._running = self._running, None
+            running.result()
+        return self._gpu.finish()
+
+    def close(self) -> None:
+        """Free the card's memory."""
+        self._pool.shutdown()
+        self._gpu.close()
+
+
+def fit_gpu(
+    spec: ModelSpec,
+    options: ExecutorOptions,
+    budget: int,
+    gpu_options: GpuOptions | None = None,
+    rates: Rates | None = None,
+) -> Placement | None:
+    """The largest placement whose weights and workspace take at most `budget` bytes of the card."""
+    own = gpu_options or GpuOptions()
+    gpu = open_gpu(own.device)
+    vectors = VectorProducts(gpu, own.arithmetic or gpu.arithmetic)
+
+    def planned(splits: Mapping[int, Split]) -> int:
+        return plan_memory(spec, gpu, vectors, options.max_rows, own.short or short_type(gpu), splits)[0].total
+
+    return fit_placement(spec, budget, planned, mode=options.mode, rates=rates)

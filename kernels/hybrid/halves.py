@@ -1,0 +1,175 @@
+"""A feed-forward block as two: the neurons or experts on the device, and those on the CPU. No weight changes.
+
+Rows of gate and up are taken whole. Columns of down are taken in whole blocks, as they lie in the file; neighbouring
+units stay views of the mapped file, others are copied.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, TypeVar
+
+import numpy as np
+
+from localllm.kernels.errors import UnsupportedModelError
+from localllm.kernels.spec import FeedForward, Linear, MixtureOfExperts
+
+from .placement import group_size, unit_count
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy.typing as npt
+
+    from localllm.gguf_io import Tensor
+    from localllm.kernels.spec import ModelSpec
+
+    from .placement import LayerPlacement, Placement
+
+    Indices = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SplitFeedForward:
+    """A dense block's halves; None: nothing is there. The bias of down is in `hot`, if there is one.
+
+    `gate`, if given, has the rows of all neurons, those of `hot` first: the device computes it for both.
+    """
+
+    block: FeedForward
+    hot: FeedForward | None
+    cold: FeedForward | None
+    gate: Linear | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SplitExperts:
+    """A mixture's halves. `places`, per expert: its number in `hot` or, as ~number, in `cold`."""
+
+    block: MixtureOfExperts
+    hot: MixtureOfExperts | None
+    cold: MixtureOfExperts | None
+    places: npt.NDArray[np.int64]
+
+    def table(self, *, hot: bool) -> npt.NDArray[np.int64]:
+        """Per expert its number in one half; those of the other half get the number behind the last."""
+        numbers = self.places if hot else ~self.places
+        half = self.hot if hot else self.cold
+        return np.where(numbers >= 0, numbers, 0 if half is None else half.experts)
+
+
+Split = SplitFeedForward | SplitExperts
+Block = TypeVar("Block", FeedForward, MixtureOfExperts)
+
+
+def split_model(spec: ModelSpec, placement: Placement) -> dict[int, Split]:
+    """By layer the halves of its feed-forward block, of the layers that are not whole on the device."""
+    if len(placement.layers) != len(spec.layers):
+        raise UnsupportedModelError(f"a placement of {len(placement.layers)} layers for {len(spec.layers)}")
+    found: dict[int, Split] = {}
+    for index, (layer, placed) in enumerate(zip(spec.layers, placement.layers, strict=True)):
+        units = unit_count(layer.feed_forward)
+        if list(placed.units) != sorted(set(placed.units)) or not set(placed.units) <= set(range(units)):
+            raise UnsupportedModelError(f"layer {index} has units 0 to {units - 1}, each at most once and rising")
+        if len(placed.units) < units:
+            found[index] = _split(layer.feed_forward, placed)
+    return found
+
+
+def _split(block: FeedForward | MixtureOfExperts, placed: LayerPlacement) -> Split:
+    hot = np.asarray(placed.units, np.int64)
+    cold = np.setdiff1d(np.arange(unit_count(block)), hot)
+    if isinstance(block, MixtureOfExperts):
+        places = np.empty(block.experts, np.int64)
+        places[hot] = np.arange(len(hot))
+        places[cold] = ~np.arange(len(cold))
+        mixture, rest_experts = _experts(block, hot), _some(_experts(block, cold))
+        if mixture is not None:  # else the CPU has the shared expert too
+            rest_experts = replace(rest_experts, shared=None, shared_gate=None)
+        return SplitExperts(block, mixture, rest_experts, places)
+    group = group_size(block)
+    halves = [_neurons(block, units, group) for units in (hot, cold)]
+    rest = _some(halves[1])
+    bias = block.down.bias if halves[0] is None else None
+    rest = replace(rest, down=Linear(rest.down.weight, bias), post_norm=None)
+    if not placed.gate or block.gate is None:
+        return SplitFeedForward(block, halves[0], rest)
+    order = np.concatenate([_members(units, group, block.up.weight.rows) for units in (hot, cold)])
+    return SplitFeedForward(block, halves[0], rest, _rows(block.gate, order))
+
+
+def _some(block: Block | None) -> Block:
+    if block is None:
+        raise UnsupportedModelError("a layer that is whole on the device has no other half")
+    return block
+
+
+def _members(units: Indices, group: int, count: int) -> Indices:
+    """The neurons of units."""
+    members = (units[:, None] * group + np.arange(group)).reshape(-1)
+    return members[members < count]
+
+
+def _neurons(block: FeedForward, units: Indices, group: int) -> FeedForward | None:
+    if not len(units):
+        return None
+    members = _members(units, group, block.up.weight.rows)
+    weight = block.down.weight
+    down = _take(weight, members, -2) if block.down_transposed else _columns(weight, members)
+    gate = None if block.gate is None else _rows(block.gate, members)
+    return replace(block, gate=gate, up=_rows(block.up, members), down=Linear(down, block.down.bias), predictor=None)
+
+
+def _experts(block: MixtureOfExperts, units: Indices) -> MixtureOfExperts | None:
+    if not len(units):
+        return None
+
+    def part(linear: Linear) -> Linear:
+        bias = linear.bias
+        return Linear(_take(linear.weight, units, 0), None if bias is None else _take(bias, units, 0))
+
+    gate = None if block.gate is None else part(block.gate)
+    return replace(block, gate=gate, up=part(block.up), down=part(block.down), experts=len(units))
+
+
+def _rows(linear: Linear, members: Indices) -> Linear:
+    bias = linear.bias
+    if bias is not None and bias.quant_type.block_size != 1:
+        raise UnsupportedModelError(f"the bias {bias.name} is quantised and cannot be divided")
+    return Linear(_take(linear.weight, members, -2), None if bias is None else _take(bias, members, -1))
+
+
+def _take(tensor: Tensor, members: Indices, axis: int) -> Tensor:
+    """Entries of an axis that whole runs of bytes belong to; values of a vector for axis -1."""
+    shape, data = list(tensor.shape), tensor.data
+    shape[axis] = len(members)
+    if axis == -1:
+        data = data.reshape(*tensor.shape, -1)
+    taken = _along(data, members, axis % len(tensor.shape))
+    return replace(tensor, shape=tuple(shape), data=taken.reshape(*shape[:-1], -1) if axis == -1 else taken)
+
+
+def _columns(tensor: Tensor, members: Indices) -> Tensor:
+    """Columns of a matrix, in whole blocks."""
+    size = tensor.quant_type.block_size
+    blocks = members[::size] // size
+    shape = (*tensor.shape[:-1], len(members))
+    width = tensor.quant_type.type_size
+    if _neighbours(blocks):  # rows of a view are still runs of bytes
+        data = tensor.data[:, int(blocks[0]) * width : (int(blocks[-1]) + 1) * width]
+    else:
+        whole = tensor.data.reshape(tensor.rows, -1, width)
+        data = np.ascontiguousarray(whole[:, blocks]).reshape(tensor.rows, -1)
+    return replace(tensor, shape=shape, data=data)
+
+
+def _along(data: npt.NDArray[np.uint8], members: Indices, axis: int) -> npt.NDArray[np.uint8]:
+    """Entries of an axis: a view of neighbours, else a copy."""
+    if _neighbours(members):
+        place: Sequence[slice] = [slice(None)] * axis + [slice(int(members[0]), int(members[-1]) + 1)]
+        return data[tuple(place)]
+    return np.ascontiguousarray(np.take(data, members, axis=axis))
+
+
+def _neighbours(members: Indices) -> bool:
+    return len(members) > 0 and int(members[-1]) - int(members[0]) == len(members) - 1
