@@ -92,7 +92,8 @@ def _victim(e: Emitter, plan: Value, scores: Value, positions: Value, oldest: Va
     first = [e.constant(F32X16, _NEVER), e.constant(I32X16, _LAST_INDEX)]
     best, index = e.loop(e.add(e.div(last, LANES), 1), first, page)
     lowest = e.compare("==", best, e.splat(e.horizontal_min(best), LANES))
-    chosen = e.convert(e.horizontal_min(e.select(lowest, index, _LAST_INDEX)), I64)
+    # Where a model made NaN of everything no key is the lowest; the place must still be one of the sequence.
+    chosen = e.min(e.convert(e.horizontal_min(e.select(lowest, index, _LAST_INDEX)), I64), last)
     entry = load_index(e, table, e.div(chosen, LANES))
     return e.add(e.mul(entry, LANES), e.remainder(chosen, LANES))
 

@@ -281,7 +281,7 @@ class _Unit:
         e, shape = self.e, self.shape.recent
         channels = range(0, self.value_width, LANES)
         for channel in channels:
-            e.store(e.constant(F32X16, 0.0), self.attended, 4 * channel)
+            e.store(e.mul(factor, 0.0), self.attended, 4 * channel)  # NaN where no score was a number
         offset_of_head = e.mul(self.kv_head, shape.value_head_bytes)
 
         def page(number: Value, _: list[Value]) -> None:

@@ -40,6 +40,7 @@ class SessionKey:
     window: int | None
     groups: tuple[int | None, ...]
     seal_tokens: int
+    selective: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

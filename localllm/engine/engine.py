@@ -220,6 +220,7 @@ class Engine:
             window=(options.window or options.context) if options.slides else None,
             groups=tuple(group.window for group in self._executor.layout.groups),
             seal_tokens=self._sizes.seal_tokens,
+            selective=None if options.selective is None else str(options.selective),
         )
 
     def _between_steps(self, task: Callable[[], T]) -> T:

@@ -92,6 +92,17 @@ def test_written_pages_are_summed_anew(spec_maker: Callable[..., Any]) -> None:
     executor.close()
 
 
+@pytest.mark.parametrize("policy", POLICIES, ids=str)
+def test_a_model_that_makes_nothing_but_nan_ends_with_nan(
+    policy: SelectivePolicy, spec_maker: Callable[..., Any]
+) -> None:
+    maker = spec_maker()
+    spec = maker.model(Layer(maker.attention(scale=float("nan")), maker.feed_forward()))
+    executor = CpuExecutor(spec, ExecutorOptions(threads=1, max_rows=48, selective=policy))
+    assert np.isnan(logits_of(executor, TOKENS[:330], capacity=_capacity(policy))[-1]).all()
+    executor.close()
+
+
 def test_what_cannot_be_done_is_an_error(spec_maker: Callable[..., Any]) -> None:
     maker = spec_maker()
     options = ExecutorOptions(threads=1, max_rows=8, selective=QuerySparse(4, 20, 5))

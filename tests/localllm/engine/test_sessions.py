@@ -20,6 +20,7 @@ from localllm.cache.session import DIGEST, MAGIC
 from localllm.completion import collect
 from localllm.engine import Engine, Request, model_fingerprint
 from localllm.errors import SessionError
+from localllm.kernels.selective import QuerySparse
 from localllm.sampling import SamplingParameters
 from scripts import complete
 
@@ -31,6 +32,15 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "quantised": {"kv_type": "q8", "pool": PoolSizes((30, 30), (30, 30), 32)},
     "quantised window": {"kv_type": "q8", "pool": PoolSizes((30, 30), (30, 30), 32, 2), "window": 96},
 }
+
+
+def test_a_session_of_another_kv_policy_is_refused(make_engine: MakeEngine, tmp_path: Path) -> None:
+    """Keys of later layers depend on what earlier ones did not read."""
+    first = make_engine(selective=QuerySparse(4, 20, 5))
+    complete(first, PROMPT, max_tokens=4, ignore_eos=True)
+    first.save_session(tmp_path / "chat", PROMPT, model="m")
+    with pytest.raises(SessionError, match="selective"):
+        make_engine().restore_session(tmp_path / "chat", model="m")
 
 
 def engine_of(make: MakeEngine, name: str, executor: IntegerExecutor | None = None) -> Engine:
