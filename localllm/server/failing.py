@@ -16,7 +16,7 @@ def failure_of(error: Exception, identity: str) -> APIError:
     if isinstance(error, APIError):
         return error
     if isinstance(error, LocalLLMError):
-        log.warning("%s: %s", identity, error)
+        log.warning("%s: %s", identity, str(error))  # the error itself would keep the request alive
         return from_library(error)
     log.error("%s failed", identity, exc_info=error)
     return internal_error()

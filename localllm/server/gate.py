@@ -55,7 +55,7 @@ class Gate:
         except APIError as error:
             await exchange.fail(error, scope, receive)
         except LocalLLMError as error:
-            log.warning("request %s: %s", exchange.identity, error)
+            log.warning("request %s: %s", exchange.identity, str(error))  # itself it would keep the request alive
             await exchange.fail(from_library(error), scope, receive)
         except HTTPException as error:
             await exchange.fail(_routing_error(error, scope), scope, receive)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 import random
 import socket
@@ -12,6 +13,11 @@ from typing import Any
 
 import pytest
 from running_server import Running, Serve, wait_until
+
+from localllm.engine import Generation
+from localllm.engine.job import Job
+from localllm.server.stream import EventStream
+from localllm.server.work import Work
 
 
 def send(server: Running, body: dict[str, Any], path: str = "/v1/chat/completions") -> socket.socket:
@@ -36,6 +42,12 @@ def nothing_runs(server: Running) -> bool:
 def cancelled(server: Running) -> float:
     lines = server.get("/metrics").text.splitlines()
     return float(next(line for line in lines if line.startswith("localllm_cancelled_total")).split()[1])
+
+
+def remains() -> int:
+    """Objects of requests that are still in memory."""
+    gc.collect()
+    return sum(isinstance(each, Generation | Job | Work | EventStream) for each in gc.get_objects())
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -172,12 +184,12 @@ def test_several_answers_are_all_cancelled(serve: Serve) -> None:
 
 
 def test_a_thousand_requests_of_all_kinds(serve: Serve) -> None:
-    """Random cancels, bad bodies, over-long prompts: no fault, no page, no thread is left."""
+    """Random cancels, bad bodies, over-long prompts: no fault, no page, no thread, nothing of a request is left."""
     server = serve(model={"context": 256, "parallel": 3})
     chance = random.Random(1)
     statuses: list[int] = []
     server.chat(max_tokens=1)
-    threads = threading.active_count()
+    threads, held = threading.active_count(), remains()
 
     def client(number: int) -> None:
         mine = random.Random(number)
@@ -214,4 +226,5 @@ def test_a_thousand_requests_of_all_kinds(serve: Serve) -> None:
     assert set(statuses) == {200, 400}
     wait_until(lambda: nothing_runs(server))
     assert threading.active_count() <= threads + 8  # helpers of the event loop's pool
+    wait_until(lambda: remains() <= held)
     assert server.chat(max_tokens=1).status_code == 200
