@@ -75,3 +75,4 @@ class Step:
     sink_positions: npt.NDArray[np.int64] | None = None  # [M], only when some sequence has evicted
     tree: TreeMask | None = None
     moves: tuple[PageMove, ...] = ()
+    hidden: npt.NDArray[np.float32] | None = None  # [R, hidden] is filled beside logits, as Output.HIDDEN would give it

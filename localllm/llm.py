@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from localllm.kernels.executor import Device, Executor, LoadProgress, MemoryUse, Mode
     from localllm.kernels.kv_layout import KVType
     from localllm.kernels.spec import ModelSpec
+    from localllm.speculation import Speculation
     from localllm.tokenizer import Tokenizer
 
 DEFAULT_CONTEXT = 8192  # tokens, where the model was trained for more
@@ -39,8 +40,8 @@ class LLM:
     here). `threads` None: as many as measure fastest. `vram` in bytes. `context` in tokens, None: what the model was
     trained for, at most 8192. `kv_policy`: keep or read only a part of the keys, see docs/kv.md. `window`/`sinks`: keep
     only so many tokens (StreamingLLM), so that text never ends. `context_policy`: what happens when the context is
-    full. `speculate`: how to guess ahead (auto, off, lookup), which changes the speed only. `chat_template`: a Jinja
-    file instead of the model's own. Use as a context manager, or call `close`.
+    full. `speculate`: how to guess ahead (auto, off, lookup, model:NAME, heads:FILE), which changes the speed only.
+    `chat_template`: a Jinja file instead of the model's own. Use as a context manager, or call `close`.
     Raises LocalLLMError and its subclasses.
     """
 
@@ -72,7 +73,7 @@ class LLM:
         from localllm.kernels.registry import open_executor
         from localllm.models import load_spec
         from localllm.repacked import repacked_file
-        from localllm.speculation import open_speculation
+        from localllm.speculation import Target, check_choice, open_speculation
         from localllm.store import resolve_model
         from localllm.tokenizer import Tokenizer
 
@@ -80,13 +81,17 @@ class LLM:
         self._kv: KVType = kv
         self._template: ChatTemplate | None = None
         self._selective = None if kv_policy is None else parse_kv_policy(kv_policy)
-        speculation = open_speculation("off" if self._selective and speculate == "auto" else speculate)
+        check_choice(speculate)
+        guess = "off" if self._selective and speculate == "auto" else speculate
         self.path = resolve_model(model, pull=pull).path
         self._file: GGUFFile = open_gguf(self.path)
+        speculation: Speculation | None = None
         try:
             Tokenizer.check_kind(self._file)
             self.spec: ModelSpec = load_spec(self._file, context=context)
             self.context = min(self.spec.context_length, DEFAULT_CONTEXT) if context is None else context
+            target = Target(self._file, self.spec, device, threads, self.context, parallel)
+            speculation = open_speculation(guess, target)
             engine_options = EngineOptions(
                 context=self.context,
                 kv_type=kv,
@@ -125,6 +130,8 @@ class LLM:
                     executor.close()
                     raise
         except BaseException:
+            if speculation is not None:
+                speculation.close()
             self._file.close()
             raise
         self._executor = executor

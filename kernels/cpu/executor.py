@@ -155,18 +155,24 @@ class CpuExecutor:
             Block(rows * buffer.stride, "logits").bytes.view(np.float32).reshape(rows, -1)
             for buffer in (self._environment.logits, self._environment.hidden)
         ]
+        self._operations: dict[tuple[bool, bool, bool], npt.NDArray[np.int64]] = {}
+        self._lower_to_output((False, True), (True, False))
+
+    def _lower_to_output(self, *ends: tuple[bool, bool]) -> None:
+        """Tables of steps that end in (hidden vectors, logits)."""
         environment = replace(
             self._environment,
             logits=Rows(self._output[0].ctypes.data, self._environment.logits.stride),
             hidden=Rows(self._output[1].ctypes.data, self._environment.hidden.stride),
         )
         lowered = {
-            (single, hidden): lower(environment, single=single, hidden=hidden)
+            (single, hidden, logits): lower(environment, single=single, hidden=hidden, logits=logits)
             for single in (True, False)
-            for hidden in (True, False)
+            for hidden, logits in ends
         }
         self._compile([operation for operations in lowered.values() for operation in operations])
-        self._operations = {key: build_table(operations, self._compiler.compile) for key, operations in lowered.items()}
+        for key, operations in lowered.items():
+            self._operations[key] = build_table(operations, self._compiler.compile)
         self._tables = {key: (table.ctypes.data, len(table)) for key, table in self._operations.items()}
 
     def _compile(self, operations: list[Operation]) -> None:
@@ -189,7 +195,10 @@ class CpuExecutor:
         single, hidden = rows == 1, step.output is Output.HIDDEN
         governor, words = self._governors[single], self._words
         threads = governor.choose()
-        words[Word.OPERATIONS], words[Word.OPERATION_COUNT] = self._tables[single, hidden]
+        ends = (hidden or step.hidden is not None, not hidden)
+        if (single, *ends) not in self._tables:
+            self._lower_to_output(ends)
+        words[Word.OPERATIONS], words[Word.OPERATION_COUNT] = self._tables[single, *ends]
         words[Word.ROWS], words[Word.OUTPUT_ROWS] = rows, outputs
         words[Word.EVICTED] = step.sink_positions is not None
         if single and step.tree is None:
@@ -199,6 +208,8 @@ class CpuExecutor:
         began = time.perf_counter()
         self._team.run(threads)
         governor.record((time.perf_counter() - began) / rows)
+        if step.hidden is not None:
+            step.hidden[:] = self._output[1][:outputs, : self.spec.hidden_size]
         width = self.spec.hidden_size if hidden else self.spec.vocabulary_size
         return self._output[hidden][:outputs, :width]
 

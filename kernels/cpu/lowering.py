@@ -100,9 +100,12 @@ def tied(spec: ModelSpec) -> bool:
     return spec.embed.table is spec.head.linear.weight and spec.embed.positions is None
 
 
-def lower(environment: Environment, *, single: bool, hidden: bool) -> list[Operation]:
-    """The operations of a step of one row (`single`) or of any number, ending in logits or in `hidden` vectors."""
-    return Lowering(environment, single).model(hidden)
+def lower(environment: Environment, *, single: bool, hidden: bool, logits: bool = False) -> list[Operation]:
+    """The operations of a step of one row (`single`) or of any number, ending in `hidden` vectors, `logits` or both.
+
+    Logits are the default.
+    """
+    return Lowering(environment, single).model(hidden, logits or not hidden)
 
 
 class Lowering:
@@ -254,7 +257,7 @@ class Lowering:
 
     # The model
 
-    def model(self, hidden: bool) -> list[Operation]:
+    def model(self, hidden: bool, logits: bool) -> list[Operation]:
         """All operations."""
         from .lower_attention import lower_attention
         from .lower_experts import lower_experts, lower_router
@@ -281,7 +284,7 @@ class Lowering:
                 self.x = lower_experts(self, index, block, layer.residual_scale, attended, choice)
             else:
                 self.x = lower_feed_forward(self, index, block, layer.residual_scale, attended)
-        self._head(hidden)
+        self._head(hidden, logits)
         return self.operations
 
     def _embedding(self) -> None:
@@ -301,7 +304,7 @@ class Lowering:
         head = self.environment.spec.head.linear
         return self.environment.weights.matrix("head", [head.weight], biases=[head.bias])
 
-    def _head(self, hidden: bool) -> None:
+    def _head(self, hidden: bool, logits: bool) -> None:
         environment = self.environment
         head = environment.spec.head
         norm = self.norm("head norm", head.norm, self.width)
@@ -319,6 +322,7 @@ class Lowering:
                     kind=Kind.HEAD,
                 )
             )
+        if not logits:
             return
         matrix = self._head_matrix()
         read_format = matrix.layout.activation
@@ -327,12 +331,12 @@ class Lowering:
             read_format
         ]
         finish = head.softcap is not None or head.scale != 1.0
-        logits = environment.logits
-        self.add(linear(matrix, source=source, target=logits, count=self.count, kind=Kind.HEAD))
+        target = environment.logits
+        self.add(linear(matrix, source=source, target=target, count=self.count, kind=Kind.HEAD))
         if finish:
             width = padded(environment.spec.vocabulary_size)
             self.add(
-                finish_logits(logits=logits, width=width, scale=head.scale, softcap=head.softcap, share=self.divided)
+                finish_logits(logits=target, width=width, scale=head.scale, softcap=head.softcap, share=self.divided)
             )
 
 

@@ -75,6 +75,8 @@ class ReferenceExecutor:
             x = normalise(x, head.norm, self._weights)
         if step.output is Output.HIDDEN:
             return x
+        if step.hidden is not None:
+            step.hidden[:] = x
         logits: Real = self._weights.linear(x, head.linear) * self._dtype.type(head.scale)
         return softcap(logits, head.softcap)
 

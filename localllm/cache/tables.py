@@ -32,8 +32,13 @@ class ScheduledRows:
     parents: tuple[int, ...] = ()
 
 
-def build_step(cache: KVCache, scheduled: Sequence[ScheduledRows], output: Output = Output.LOGITS) -> Step:
-    """One Step over all rows, in the given order."""
+def build_step(
+    cache: KVCache,
+    scheduled: Sequence[ScheduledRows],
+    output: Output = Output.LOGITS,
+    hidden: npt.NDArray[np.float32] | None = None,
+) -> Step:
+    """One Step over all rows, in the given order. `hidden`: as in Step."""
     sequences = [rows.sequence for rows in scheduled]
     positions, row_sequence, wanted = _one(scheduled[0]) if len(scheduled) == 1 else _several(scheduled)
     groups = tuple(
@@ -52,6 +57,7 @@ def build_step(cache: KVCache, scheduled: Sequence[ScheduledRows], output: Outpu
         output=output,
         sink_positions=_sink_positions(groups[near], shift) if near is not None and evicted else None,
         tree=tree,
+        hidden=hidden,
         moves=tuple(move for sequence in sequences for move in sequence.moves),
     )
 

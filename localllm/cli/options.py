@@ -45,7 +45,9 @@ _LOAD = (
     click.option(
         "--mode", type=click.Choice(["exact", "sparse", "turbo"]), help="How much to compute; exact loses nothing."
     ),
-    click.option("--speculate", help="Guess ahead to be faster, with the same text: auto, off or lookup."),
+    click.option(
+        "--speculate", help="Guess ahead to be faster, with the same text: auto, off, lookup, model:NAME or heads:FILE."
+    ),
     click.option(
         "--chat-template",
         type=click.Path(exists=True, dir_okay=False),

@@ -9,6 +9,7 @@ import numpy as np
 
 from localllm.cache import build_step
 from localllm.errors import ExecutionError, LocalLLMError, OutOfMemoryError, RequestError
+from localllm.kernels.step import Output
 from localllm.speculation import verify
 
 if TYPE_CHECKING:
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
     from localllm.cache import KVCache
     from localllm.events import ErrorKind
     from localllm.kernels.executor import Executor
-    from localllm.kernels.step import Output
     from localllm.speculation import Draft, Speculation
 
     from .budget import StepBudget
@@ -58,8 +58,9 @@ class Runner:
         if not planned:
             return
         started = time.perf_counter()
+        hidden = self._hidden(planned) if output is Output.LOGITS else None
         try:
-            outputs = self._executor.forward(build_step(self._cache, [item.rows for item in planned], output))
+            outputs = self._executor.forward(build_step(self._cache, [item.rows for item in planned], output, hidden))
         except (OutOfMemoryError, MemoryError) as error:
             known = error if isinstance(error, OutOfMemoryError) else OutOfMemoryError("there is too little memory")
             for item in planned:
@@ -72,7 +73,7 @@ class Runner:
         for item in planned:
             end = at + item.rows.outputs
             try:
-                self._deliver(item, outputs[at:end], output)
+                self._deliver(item, outputs[at:end], None if hidden is None else hidden[at:end])
             except LocalLLMError as error:
                 self.fail(item.job, error)
             at = end
@@ -86,7 +87,14 @@ class Runner:
         self.steps += 1
         self.rows += sum(counts)
 
-    def _deliver(self, item: Planned, rows: npt.NDArray[np.float32], output: Output) -> None:
+    def _hidden(self, planned: list[Planned]) -> npt.NDArray[np.float32] | None:
+        """Where the executor puts the vectors that guesses are made from; NaN where it does not know how."""
+        if self._speculation is None or not self._speculation.wants_hidden:
+            return None
+        rows = sum(item.rows.outputs for item in planned)
+        return np.full((rows, self._executor.spec.hidden_size), np.nan, np.float32)
+
+    def _deliver(self, item: Planned, rows: npt.NDArray[np.float32], hidden: npt.NDArray[np.float32] | None) -> None:
         job, kv = item.job, item.rows.sequence
         count = len(item.rows.tokens)
         prompt_rows = count - len(item.draft)
@@ -105,6 +113,8 @@ class Runner:
                 self.end(each)
             return
         path = self._sample(job, rows[-1 - len(item.draft) :], item.draft)
+        if hidden is not None:
+            job.hidden = hidden[len(rows) - 1 - len(item.draft) + (path[-1] + 1 if path else 0)]
         # What was accepted on a side branch has its keys in the wrong places: those rows run again with the next step.
         in_place = next((place for place, node in enumerate(path) if node != place), len(path))
         self._commit(job, prompt_rows + in_place)

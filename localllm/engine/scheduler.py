@@ -192,7 +192,7 @@ class Scheduler:
             return NOTHING
         if job.guide is None:
             job.guide = self._speculation.begin()
-        return job.guide.draft(job.tokens, most, load, None)
+        return job.guide.draft(job.tokens, most, load, job.hidden)
 
     def _room(self, job: Job) -> int:
         return 0 if job.kv is None else self._cache.room(job.kv)

@@ -1,7 +1,7 @@
 """Guess and verify: several tokens from one step, where guesses are right often enough to pay."""
 
 from .adaptive import MOST_GUESSES, AdaptiveSpeculation
-from .choice import open_speculation
+from .choice import Target, check_choice, open_speculation
 from .draft import NOTHING, Draft, chain
 from .lookup import LookupDrafter
 from .protocol import Drafter, Guide, Load, Speculation
@@ -17,7 +17,9 @@ __all__ = [
     "Load",
     "LookupDrafter",
     "Speculation",
+    "Target",
     "chain",
+    "check_choice",
     "open_speculation",
     "verify",
 ]

@@ -35,7 +35,14 @@ _NAPS = (16, 256)  # steps without drafts after a loss: the first time, and at m
 class AdaptiveSpeculation:
     """Speculation of an engine: costs and experience are shared, each sequence has its own drafter and account."""
 
-    def __init__(self, make_drafter: Callable[[], Drafter], *, shared: Callable[[], None] | None = None) -> None:
+    def __init__(
+        self,
+        make_drafter: Callable[[], Drafter],
+        *,
+        wants_hidden: bool = False,
+        shared: Callable[[], None] | None = None,
+    ) -> None:
+        self.wants_hidden = wants_hidden
         self.costs = StepCosts()
         self.experience = Acceptance(memory=0.998, weight=4)
         self._make_drafter = make_drafter

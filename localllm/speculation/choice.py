@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from localllm.errors import ConfigurationError
@@ -10,15 +11,62 @@ from .adaptive import AdaptiveSpeculation
 from .lookup import LookupDrafter
 
 if TYPE_CHECKING:
+    from localllm.gguf_io import GGUFFile
+    from localllm.kernels.executor import Device
+    from localllm.kernels.spec import ModelSpec
+
     from .protocol import Speculation
 
-CHOICES = "auto, off or lookup"
+CHOICES = "auto, off, lookup, model:NAME or heads:FILE"
 
 
-def open_speculation(choice: str) -> Speculation | None:
-    """The speculation that a user chose; None for none. ConfigurationError for what is not one of `CHOICES`."""
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The model whose text is guessed, and how it runs: `context` in tokens, `parallel` sequences at a time."""
+
+    file: GGUFFile
+    spec: ModelSpec
+    device: Device
+    threads: int | None
+    context: int
+    parallel: int
+
+
+def check_choice(choice: str) -> None:
+    """Raise ConfigurationError for what is not one of `CHOICES`."""
+    kind, _, name = choice.partition(":")
+    if choice not in ("auto", "off", "lookup") and not (kind in ("model", "heads") and name):
+        raise ConfigurationError(f"speculation {choice!r} is not known", hint=f"choose {CHOICES}")
+
+
+def open_speculation(choice: str, target: Target) -> Speculation | None:
+    """The speculation that a user chose; None for none.
+
+    Raises ConfigurationError for what is not one of `CHOICES` and for a draft model or heads that do not fit, and what
+    opening those files raises.
+    """
+    check_choice(choice)
+    kind, _, name = choice.partition(":")
     if choice == "off":
         return None
-    if choice in ("auto", "lookup"):
-        return AdaptiveSpeculation(LookupDrafter)
-    raise ConfigurationError(f"speculation {choice!r} is not known", hint=f"choose {CHOICES}")
+    if kind == "heads":
+        return _open_heads(name, target)
+    if kind == "model":
+        from .draft_model import open_draft_model
+
+        return open_draft_model(name, target)
+    return AdaptiveSpeculation(LookupDrafter)
+
+
+def _open_heads(path: str, target: Target) -> Speculation:
+    from localllm.gguf_io import open_gguf
+    from localllm.kernels.cpu.compile import KernelCompiler
+    from localllm.kernels.cpu.isa import choose_isa
+    from localllm.kernels.cpu.product import TiledProduct
+
+    from .heads import Heads, HeadsDrafter
+
+    compiler = KernelCompiler(choose_isa())
+    with open_gguf(path) as file:
+        heads = Heads.load(file, target.spec.embed.table, lambda tensor: TiledProduct(compiler, tensor))
+    return AdaptiveSpeculation(lambda: HeadsDrafter(heads), wants_hidden=True)

@@ -56,6 +56,8 @@ class Guide(Protocol):
 class Speculation(Protocol):
     """Speculation of one engine; used on its thread only."""
 
+    wants_hidden: bool  # its guides do
+
     def begin(self) -> Guide:
         """For a new sequence."""
 

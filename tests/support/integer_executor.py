@@ -95,6 +95,9 @@ class IntegerExecutor:
         if step.output is Output.HIDDEN:
             parts = x[rows, None] >> np.array([0, 16, 32, 48], np.uint64)
             return (parts & np.uint64(0xFFFF)).astype(np.float32)
+        if step.hidden is not None:
+            parts = x[rows, None] >> np.array([0, 16, 32, 48], np.uint64)
+            step.hidden[:] = parts & np.uint64(0xFFFF)
         return np.stack([self._logits(int(x[row]), int(step.tokens[row]), int(step.positions[row])) for row in rows])
 
     def _logits(self, content: int, token: int, position: int) -> npt.NDArray[np.float32]:

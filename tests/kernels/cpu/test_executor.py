@@ -18,7 +18,7 @@ from localllm.kernels.executor import ExecutorOptions
 from localllm.kernels.kv_layout import PAGE_SIZE
 from localllm.kernels.reference import ReferenceExecutor
 from localllm.kernels.registry import open_executor
-from localllm.kernels.single_sequence import logits_of, pages_for, simple_step
+from localllm.kernels.single_sequence import allocate_for, logits_of, pages_for, simple_step
 from localllm.kernels.spec import Layer, ModelSpec
 from localllm.kernels.step import GroupTables, Output, PageMove, Step, TreeMask
 
@@ -179,6 +179,40 @@ def test_a_tree_of_guesses(executor: CpuExecutor, reference: ReferenceExecutor) 
         step = replace(step, positions=27 + np.array(depth), tree=TreeMask(ancestors))
         outputs.append(runner.forward(step).copy())
     _close(*outputs)
+
+
+@pytest.mark.parametrize("count", [2, 7, 15, 20])
+@pytest.mark.parametrize("committed", [5, 27, 250])
+def test_every_row_of_a_tree_is_what_its_own_line_gives(count: int, committed: int, executor: CpuExecutor) -> None:
+    random = np.random.default_rng(count)
+    parents = [-1, *(int(random.integers(0, node)) for node in range(1, count))]
+    ancestors = np.eye(count, dtype=np.bool_)
+    lines: list[list[int]] = []
+    for node, parent in enumerate(parents):
+        lines.append([*(lines[parent] if parent >= 0 else []), node])
+        ancestors[node, lines[node]] = True
+    guesses = TOKENS[300 : 300 + count]
+    executor.allocate_kv((20, 20), "f32", (0, 0))
+    for start in range(0, committed, 64):
+        executor.forward(simple_step(executor.layout, TOKENS[start : min(start + 64, committed)], start))
+    step = simple_step(executor.layout, guesses, committed)
+    depths = np.array([len(line) for line in lines])
+    together = executor.forward(replace(step, positions=committed + depths - 1, tree=TreeMask(ancestors))).copy()
+    for node, line in enumerate(lines):
+        alone = executor.forward(simple_step(executor.layout, guesses[line], committed))[-1]
+        np.testing.assert_allclose(together[node], alone, rtol=0, atol=1e-4)
+
+
+def test_hidden_vectors_beside_logits(executor: CpuExecutor, reference: ReferenceExecutor) -> None:
+    for rows in (1, 5):
+        for runner in (executor, reference):
+            allocate_for(runner, 32, "f32")
+            step = simple_step(runner.layout, TOKENS[:rows])
+            hidden = runner.forward(replace(step, output=Output.HIDDEN)).copy()
+            logits = runner.forward(step).copy()
+            beside = np.full_like(hidden, np.nan)
+            np.testing.assert_array_equal(runner.forward(replace(step, hidden=beside)), logits)
+            np.testing.assert_array_equal(beside, hidden)
 
 
 def test_moved_and_saved_pages(executor: CpuExecutor) -> None:

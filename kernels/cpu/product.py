@@ -1,0 +1,83 @@
+"""One matrix times one vector, outside any step: small networks beside the model, such as heads that guess tokens."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from .activation_format import emit_store, row_bytes
+from .compile import KernelSource
+from .ir_types import F32X16
+from .memory import Block
+from .tiles.layout import TileLayout
+from .tiles.registry import layout_for
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from localllm.gguf_io import Tensor
+
+    from .compile import KernelCompiler
+    from .emit import Emitter
+    from .ir_types import Value
+
+    Floats = npt.NDArray[np.float32]
+
+TILE_ROWS, BLOCK = 16, 32
+_FIELDS = ("tiles", "tile_bytes", "tile_count", "blocks", "row", "vector", "vector_blocks", "output")
+
+
+class TiledProduct:
+    """`tensor` [rows, columns] of any type, repacked. On the thread that calls it."""
+
+    def __init__(self, compiler: KernelCompiler, tensor: Tensor) -> None:
+        layout = layout_for(tensor.quant_type)
+        self.rows, self.columns = tensor.rows, tensor.columns
+        self._tiles = layout.repack(tensor)
+        vector_blocks = -(-self.columns // BLOCK)
+        self._vector = np.zeros(vector_blocks * BLOCK, np.float32)
+        self._row = Block(row_bytes(layout.activation, vector_blocks), "activations of a product")
+        self._output = np.zeros(TILE_ROWS * len(self._tiles), np.float32)
+        values = {
+            "tiles": self._tiles.ctypes.data,
+            "tile_bytes": self._tiles.strides[0],
+            "tile_count": len(self._tiles),
+            "blocks": layout.blocks(self.columns),
+            "row": self._row.bytes.ctypes.data,
+            "vector": self._vector.ctypes.data,
+            "vector_blocks": vector_blocks,
+            "output": self._output.ctypes.data,
+        }
+        self._record = np.array([values[name] for name in _FIELDS], np.int64)
+        self._kernel = compiler.compile(product_source(layout))
+
+    def __call__(self, vector: Floats) -> Floats:
+        """tensor @ vector [rows]; valid until the next call."""
+        self._vector[: self.columns] = vector
+        self._kernel.call(self._record.ctypes.data, 0, 0)
+        return self._output[: self.rows]
+
+
+def product_source(layout: TileLayout) -> KernelSource:
+    """Bring the vector into the layout's own form, then multiply it with all tiles."""
+
+    def emit(e: Emitter, record: Value, step: Value, thread: Value) -> None:
+        fields = dict(zip(_FIELDS, e.fields(record, len(_FIELDS)), strict=True))
+
+        def block(index: Value, _: list[Value]) -> None:
+            source = e.at(fields["vector"], e.mul(index, 4 * BLOCK))
+            low, high = e.load(F32X16, source), e.load(F32X16, source, 64)
+            emit_store(e, layout.activation, fields["row"], index, low, high)
+
+        e.loop(fields["vector_blocks"], [], block)
+        row = e.at(fields["row"], 0)
+
+        def tile(index: Value, _: list[Value]) -> None:
+            weights = e.at(fields["tiles"], e.mul(index, fields["tile_bytes"]))
+            total = layout.emit_dot(e, weights, fields["blocks"], [row])[0]
+            e.store(total, e.at(fields["output"], e.mul(index, 4 * TILE_ROWS)))
+
+        e.loop(fields["tile_count"], [], tile)
+
+    return KernelSource("product", layout.name, emit)

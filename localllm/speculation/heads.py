@@ -1,0 +1,156 @@
+"""Recurrent heads: a small network beside the model that guesses from the model's own last vector.
+
+An MLP speculator (https://arxiv.org/abs/2404.19124). From the vector s behind the final norm and the embedding e of the
+token that was chosen after it: s' = s + down silu(up [norm s, norm e] + bias), guess = argmax(output s'), and again
+from s' and the guess. docs/speculation.md describes the file, scripts/train_heads.py makes it.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from localllm.errors import ConfigurationError
+from localllm.gguf_io import dequantize
+
+from .draft import NOTHING, ROOT, Draft
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    import numpy.typing as npt
+
+    from localllm.gguf_io import GGUFFile, Tensor
+
+    Floats = npt.NDArray[np.float32]
+    Product = Callable[[Floats], Floats]
+
+ARCHITECTURE = "localllm-speculator"
+_MOST_STEPS = 16
+_KEPT_EMBEDDINGS = 1 << 14
+_LEAST_CHANCE = 0.12  # of a line of guesses, as the heads see it: what is less likely is not drawn
+_SECOND = 0.15  # a second guess for the first place is added from this chance on
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """One step of the network."""
+
+    up: Product
+    bias: Floats
+    down: Product
+
+
+class Heads:
+    """The weights, shared by all sequences of an engine."""
+
+    def __init__(
+        self, heads: Sequence[Head], output: Product, vocabulary: npt.NDArray[np.int32], embeddings: Tensor
+    ) -> None:
+        self.heads, self.output, self.vocabulary = tuple(heads), output, vocabulary
+        self._table = embeddings
+        self._kept: OrderedDict[int, Floats] = OrderedDict()
+
+    @classmethod
+    def load(cls, file: GGUFFile, embeddings: Tensor, product: Callable[[Tensor], Product]) -> Heads:
+        """Check a file against the model's `embeddings` [vocabulary, hidden]; ConfigurationError says what is wrong."""
+        if file.metadata.string("general.architecture") != ARCHITECTURE:
+            raise ConfigurationError(f"{file.path} holds no heads", hint="make them with scripts/train_heads.py")
+        hidden = embeddings.columns
+        steps = file.metadata.integer("speculator.steps", minimum=1, maximum=_MOST_STEPS)
+        vocabulary = np.asarray(file.metadata.integers("speculator.vocabulary"), np.int32)
+
+        def tensor(name: str, *shape: int) -> Tensor:
+            found = file.tensors.get(name)
+            if found is None or found.shape != shape:
+                size = " x ".join(str(length) for length in shape)
+                raise ConfigurationError(f"{file.path} does not fit the model: {name} should be {size}")
+            return found
+
+        if not len(vocabulary) or vocabulary.min() < 0 or vocabulary.max() >= embeddings.rows:
+            raise ConfigurationError(f"{file.path} does not fit the model: it guesses tokens that the model lacks")
+        heads = []
+        for step in range(steps):
+            name = f"speculator.{step}.up.bias"
+            inner = file.tensors[name].shape[0] if name in file.tensors else 0
+            up, down = (
+                tensor(f"speculator.{step}.up.weight", inner, 2 * hidden),
+                tensor(f"speculator.{step}.down.weight", hidden, inner),
+            )
+            heads.append(Head(product(up), dequantize(tensor(name, inner)).astype(np.float32), product(down)))
+        output = tensor("speculator.output.weight", len(vocabulary), hidden)
+        return cls(heads, product(output), vocabulary, embeddings)
+
+    def embedding(self, token: int) -> Floats:
+        """The token's row, divided by the root of its mean square."""
+        row = self._kept.get(token)
+        if row is None:
+            table = self._table
+            part = replace(table, shape=(1, table.columns), data=table.data[token : token + 1])
+            row = self._kept[token] = unit(np.asarray(dequantize(part), np.float32)[0])
+            if len(self._kept) > _KEPT_EMBEDDINGS:
+                self._kept.popitem(last=False)
+        return row
+
+    def next(self, step: int, state: Floats, token: int) -> Floats:
+        """The state behind a token."""
+        head = self.heads[step]
+        x = head.up(np.concatenate([unit(state), self.embedding(token)])) + head.bias
+        following: Floats = state + head.down(x / (1 + np.exp(-x)))
+        return following
+
+
+class HeadsDrafter:
+    """Guesses a line, and a second first guess where the heads are in two minds. The grade is step and sureness."""
+
+    cheap, wants_hidden = False, True
+
+    def __init__(self, heads: Heads) -> None:
+        self._heads = heads
+
+    def draft(self, tokens: Sequence[int], most: int, hidden: npt.NDArray[np.float32] | None) -> Draft:
+        """Guesses from the vector of the row before the last token."""
+        if hidden is None or not np.isfinite(hidden[0]):
+            return NOTHING
+        heads, state, token, chance = self._heads, hidden, tokens[-1], 1.0
+        line: list[int] = []
+        grades: list[int] = []
+        second: tuple[int, float] | None = None
+        for step in range(min(most, len(heads.heads))):
+            state = heads.next(step, state, token)
+            logits = heads.output(state)
+            best = int(np.argmax(logits))
+            weights = np.exp(logits - logits[best])
+            sureness = 1 / float(weights.sum())
+            if step == 0:
+                weights[best] = 0
+                other = int(np.argmax(weights))
+                second = other, float(weights[other]) * sureness
+            chance *= sureness
+            if chance < _LEAST_CHANCE and step:
+                break
+            token = int(heads.vocabulary[best])
+            line.append(token)
+            grades.append(_grade(step, 0, sureness))
+        parents = list(range(ROOT, len(line) - 1))
+        if second is not None and second[1] > _SECOND and len(line) < most:
+            line.append(int(heads.vocabulary[second[0]]))
+            grades.append(_grade(0, 1, second[1]))
+            parents.append(ROOT)
+        return Draft(tuple(line), tuple(parents), tuple(grades))
+
+    def close(self) -> None:
+        """Nothing is kept for a sequence."""
+
+
+def _grade(step: int, rank: int, sureness: float) -> int:
+    return 1000 * (step + 1) + 100 * rank + int(10 * min(sureness, 0.999))
+
+
+def unit(x: Floats) -> Floats:
+    """Divided by the root of the mean square."""
+    result: Floats = x / np.sqrt(np.square(x).mean() + np.float32(1e-6))
+    return result

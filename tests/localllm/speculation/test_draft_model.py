@@ -1,0 +1,78 @@
+"""A draft model that is the target itself guesses everything right; what it guessed wrong is forgotten."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from integer_executor import IntegerExecutor
+
+from localllm.speculation import NOTHING
+from localllm.speculation.draft_model import DraftModel, ModelDrafter
+
+PROMPT = [7, 3, 250, 9, 14, 3, 3]
+
+
+def sure(content: int, token: int, position: int) -> Any:
+    """Logits [300] of a model that always knows what comes next, from all that it sees."""
+    logits = np.zeros(300, np.float32)
+    logits[content % 300] = 20
+    return logits
+
+
+def model(context: int = 256, parallel: int = 2) -> DraftModel:
+    return DraftModel(IntegerExecutor(script=sure, max_rows=4), None, context, parallel)
+
+
+def text(count: int) -> list[int]:
+    """What the model says behind the prompt, one token a time."""
+    tokens = list(PROMPT)
+    for _ in range(count):
+        tokens.append(ModelDrafter(model()).draft(tokens, 1).tokens[0])
+    return tokens[len(PROMPT) :]
+
+
+def test_guesses_are_what_the_model_says() -> None:
+    drafter = ModelDrafter(model())
+    draft = drafter.draft(PROMPT, 6)
+    assert list(draft.tokens) == text(6)
+    assert draft.is_chain
+    assert len(set(draft.grades)) == 1
+
+
+@pytest.mark.parametrize("right", [0, 1, 3, 5])
+def test_wrong_guesses_leave_no_trace(right: int) -> None:
+    drafter = ModelDrafter(model())
+    tokens = list(PROMPT)
+    for turn in range(6):
+        draft = drafter.draft(tokens, 5)
+        assert draft.tokens == ModelDrafter(model()).draft(tokens, 5).tokens
+        tokens += [*draft.tokens[:right], 100 + turn]
+
+
+def test_sequences_are_apart_and_give_their_pages_back() -> None:
+    shared = model()
+    first, second = ModelDrafter(shared), ModelDrafter(shared)
+    assert first.draft(PROMPT, 4).tokens == ModelDrafter(model()).draft(PROMPT, 4).tokens
+    assert second.draft(PROMPT[:3], 4).tokens == ModelDrafter(model()).draft(PROMPT[:3], 4).tokens
+    assert first.draft([*PROMPT, 8], 4).tokens == ModelDrafter(model()).draft([*PROMPT, 8], 4).tokens
+    first.close()
+    second.close()
+    second.close()
+    assert shared.cache.usage().held == 0
+    shared.close()
+    assert shared.executor.closed  # type: ignore[attr-defined]
+
+
+def test_beyond_its_context_it_is_silent() -> None:
+    shared = model(context=16)
+    drafter = ModelDrafter(shared)
+    assert len(drafter.draft(PROMPT, 4)) == 4
+    assert drafter.draft(PROMPT * 2, 4) == NOTHING
+    assert shared.cache.usage().held == 0
+
+
+def test_an_unsure_model_says_nothing() -> None:
+    shared = DraftModel(IntegerExecutor(), None, 64, 1)
+    assert ModelDrafter(shared).draft(PROMPT, 4) == NOTHING
