@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from .spec import ModelSpec
     from .step import Step
 
-Device = Literal["auto", "cpu", "cuda", "reference"]
+Device = Literal["auto", "cpu", "cuda", "hybrid", "reference"]
 Mode = Literal["exact", "sparse", "turbo"]
 
 
@@ -35,7 +35,8 @@ class ExecutorOptions:
 
     `mode` None: sparse where that is exact. `count_activations`: keep counts for a profile (CPU). `selective`: a lossy
     policy that keeps or reads a part of the keys (reference and CPU). `repacked`: where a large model's weights may be
-    kept as the CPU needs them, a file named after the model (a .tiles file; it is checked, made and replaced)."""
+    kept as the CPU needs them, a file named after the model (a .tiles file; it is checked, made and replaced).
+    `kv_pages` of `kv_type`, by cache group: what `allocate_kv` will be asked for, so that a hybrid leaves room."""
 
     threads: int | None = None
     max_rows: int = 512
@@ -45,6 +46,8 @@ class ExecutorOptions:
     vram: int | None = None
     repacked: Path | None = None
     progress: Callable[[LoadProgress], None] | None = None
+    kv_pages: tuple[int, ...] = ()
+    kv_type: KVType = "f16"
 
 
 @dataclass(frozen=True, slots=True)

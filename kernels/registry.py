@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
 
 def open_executor(spec: ModelSpec, device: Device, options: ExecutorOptions) -> Executor:
-    """Load a model on a device: "cpu", "cuda", "reference" (numpy, slow), or "auto", the fastest one that it fits.
+    """Load a model on a device: "cpu", "cuda", "hybrid" (a card and the CPU at once), "reference" (numpy, slow), or
+    "auto": the card if the model fits, else the hybrid if anything does, else the CPU.
 
     Raises UnsupportedModelError for a device without an executor or without its packages, and what loading raises
     (OutOfMemoryError...).
@@ -25,34 +26,50 @@ def open_executor(spec: ModelSpec, device: Device, options: ExecutorOptions) -> 
         from .reference import ReferenceExecutor
 
         return ReferenceExecutor(spec, options)
-    if device == "cuda":
+    if device in ("cuda", "hybrid"):
         if options.selective is not None:
             raise UnsupportedModelError("the GPU executor has no selective KV policies", hint="Use --device cpu.")
-        return _on_gpu(spec, options)
+        return _on_gpu(spec, options) if device == "cuda" else _hybrid(spec, options)
     if device == "auto" and options.selective is None and _has_card():
-        try:
-            return _on_gpu(spec, options)
-        except (OutOfMemoryError, UnsupportedModelError) as error:
-            if options.progress is not None:
-                options.progress(LoadProgress(f"using the CPU: {error.message}"))
+        for load in (_on_gpu, _hybrid):
+            try:
+                return load(spec, options)
+            except OutOfMemoryError as error:
+                reason = error.message
+            except UnsupportedModelError as error:
+                reason = error.message
+                break
+        if options.progress is not None:
+            options.progress(LoadProgress(f"using the CPU: {reason}"))
     if device in ("cpu", "auto"):
         from .cpu.executor import CpuExecutor
 
         return CpuExecutor(spec, options)
     raise UnsupportedModelError(
-        f"there is no executor for the device {device!r}", hint="Use cpu, cuda, reference or auto."
+        f"there is no executor for the device {device!r}", hint="Use cpu, cuda, hybrid, reference or auto."
     )
 
 
 def _on_gpu(spec: ModelSpec, options: ExecutorOptions) -> Executor:
+    _check_packages()
+    from .gpu.executor import GpuExecutor
+
+    return GpuExecutor(spec, options)
+
+
+def _hybrid(spec: ModelSpec, options: ExecutorOptions) -> Executor:
+    _check_packages()
+    from .hybrid.gpu_device import open_hybrid
+
+    return open_hybrid(spec, options)
+
+
+def _check_packages() -> None:
     missing = [name for name in ("torch", "triton") if find_spec(name) is None]
     if missing:
         raise UnsupportedModelError(
             f"the GPU executor needs {' and '.join(missing)}", hint='Install them with: pip install "localllm[gpu]"'
         )
-    from .gpu.executor import GpuExecutor
-
-    return GpuExecutor(spec, options)
 
 
 def _has_card() -> bool:

@@ -121,6 +121,8 @@ class LLM:
                     progress=report,
                     selective=self._selective,
                     repacked=repacked_file(self._file),
+                    kv_pages=engine_options.pages(self.spec, ExecutorOptions().max_rows),
+                    kv_type=kv,
                 )
                 executor = open_executor(self.spec, device, options)
                 try:

@@ -164,7 +164,7 @@ def _web_address(value: object) -> str:
 
 KINDS: dict[str, Kind] = {
     "model": Kind(_text, "the model of a bare `localllm`"),
-    "device": Kind(_choice("auto", "cpu", "cuda", "reference"), "where to compute"),
+    "device": Kind(_choice("auto", "cpu", "cuda", "hybrid", "reference"), "where to compute"),
     "threads": Kind(_whole(1, 4096), "CPU threads"),
     "vram": Kind(parse_size, "GPU memory to use at most"),
     "context": Kind(_whole(1, 1 << 30), "tokens of context to make room for"),

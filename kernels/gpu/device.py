@@ -12,6 +12,8 @@ from localllm.kernels.errors import UnsupportedModelError
 
 Arithmetic = Literal["float32", "int8"]
 
+_RESERVE = 512 << 20  # of the card's memory: the CUDA context's own needs, graphs, the library's workspace
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Gpu:
@@ -89,6 +91,13 @@ def open_gpu(index: int = 0) -> Gpu:
     rate = facts.multi_processor_count * 128 * clock
     nothing = torch.zeros(16, dtype=torch.int32, device=device)
     return Gpu(device, facts.name, False, capability, facts.multi_processor_count, bandwidth, rate, nothing)
+
+
+def free_memory(gpu: Gpu) -> int | None:
+    """Bytes of the card that may be used; None for the interpreter, which has no card."""
+    if gpu.interpreted:
+        return None
+    return max(0, torch.cuda.mem_get_info(gpu.device)[0] - _RESERVE)
 
 
 def short_type(gpu: Gpu) -> torch.dtype:

@@ -15,10 +15,10 @@ from localllm.kernels.kv_layout import KVLayout
 from localllm.kernels.step import Output
 
 from .bucket import bucket_of
-from .device import open_gpu, short_type
+from .device import free_memory, open_gpu, short_type
 from .flow import Machine
 from .inputs import StepInputs, input_bytes
-from .kv_pools import KVPools, kv_bytes
+from .kv_pools import MOST_SEQUENCES, KVPools, cache_bytes, kv_bytes, step_bytes
 from .library_products import LibraryProducts
 from .matrix_products import MatrixProducts
 from .model import GpuAttention, ModelBuilder
@@ -44,8 +44,6 @@ if TYPE_CHECKING:
     from .model import GpuModel
 
 _MOST_GRAPHS = 32
-_MOST_SEQUENCES = 256
-_RESERVE = 512 << 20  # of the card's memory: the CUDA context's own needs, graphs, the library's workspace
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,12 +81,13 @@ class GpuExecutor:
         self._splits = splits or {}
         self._meeting: Meeting | None = None
         planned, counted = plan_memory(spec, self.gpu, self._vectors, self.max_rows, self._short, self._splits)
-        budget = given.vram if given.vram is not None else self._free_memory()
+        budget = given.vram if given.vram is not None else free_memory(self.gpu)
         self._budget = budget
-        if budget is not None and planned.total > budget:
+        cache = cache_bytes(self.layout, given)
+        if budget is not None and planned.total + cache > budget:
             raise OutOfMemoryError(
-                f"{spec.name} needs {_gib(planned.total)} on {self.gpu.name} (weights {_gib(planned.weights)}, "
-                f"workspace {_gib(planned.workspace)}), but the budget is {_gib(budget)}",
+                f"{spec.name} needs {_gib(planned.total + cache)} on {self.gpu.name} (weights {_gib(planned.weights)}, "
+                f"workspace {_gib(planned.workspace)}, KV {_gib(cache)}), but the budget is {_gib(budget)}",
                 hint="Use a smaller quantisation, a smaller --vram share elsewhere, or --device cpu.",
             )
         self.planned = planned
@@ -135,9 +134,7 @@ class GpuExecutor:
         self._programs.clear()
         self._pools = None
         self._inputs_memory = None
-        wanted = kv_bytes(self.layout, pages, kv_type)
-        table_bytes = 4 * min(self.max_rows, _MOST_SEQUENCES) * (1 << (max(pages) - 1).bit_length()) * len(pages)
-        inputs = table_bytes + self.max_rows * (64 + 32 * len(pages)) + self.max_rows**2 + (1 << 16)
+        wanted, inputs = kv_bytes(self.layout, pages, kv_type), step_bytes(self.max_rows, pages)
         if self._budget is not None and self.planned.total + wanted + inputs > self._budget:
             raise OutOfMemoryError(
                 f"a KV cache of {_gib(wanted)} does not fit on {self.gpu.name}: weights and workspace take "
@@ -222,8 +219,8 @@ class GpuExecutor:
             raise ExecutionError("allocate_kv was not called")
         if rows > self.max_rows:
             raise ExecutionError(f"a step of {rows} rows, but max_rows is {self.max_rows}")
-        if int(step.sequences[-1]) >= _MOST_SEQUENCES:
-            raise ExecutionError(f"a step of more than {_MOST_SEQUENCES} sequences")
+        if int(step.sequences[-1]) >= MOST_SEQUENCES:
+            raise ExecutionError(f"a step of more than {MOST_SEQUENCES} sequences")
         self._pools.move(step.moves)
         bucket = self._bucket(step, best)
         runner = self._programs.get(bucket)
@@ -277,11 +274,6 @@ class GpuExecutor:
 
     def _host_memory(self, size: int) -> torch.Tensor:
         return torch.zeros(size, dtype=torch.uint8, pin_memory=not self.gpu.interpreted)
-
-    def _free_memory(self) -> int | None:
-        if self.gpu.interpreted:
-            return None
-        return max(0, torch.cuda.mem_get_info(self.gpu.device)[0] - _RESERVE)
 
     def read_page(self, group: int, page: int) -> bytes:
         """A page's keys and values, layer after layer of the group."""

@@ -12,11 +12,13 @@ from localllm.kernels.errors import ExecutionError, UnsupportedModelError
 from localllm.kernels.kv_layout import PAGE_SIZE
 
 if TYPE_CHECKING:
+    from localllm.kernels.executor import ExecutorOptions
     from localllm.kernels.kv_layout import KVLayout, KVType
     from localllm.kernels.step import PageMove
 
     from .device import Gpu
 
+MOST_SEQUENCES = 256  # of a step
 _TYPES = {"f16": torch.float16, "f32": torch.float32}
 
 
@@ -32,6 +34,19 @@ def kv_bytes(layout: KVLayout, pages: tuple[int, ...], kv_type: KVType) -> int:
     """Bytes of the pools; UnsupportedModelError for a type that the GPU does not have."""
     size = torch.empty(0, dtype=stored_type(kv_type)).element_size()
     return sum(count * PAGE_SIZE * layout.values_per_token(group) * size for group, count in enumerate(pages))
+
+
+def step_bytes(rows: int, pages: tuple[int, ...]) -> int:
+    """Bytes for the inputs of steps of at most `rows` rows over caches of so many pages by group."""
+    tables = 4 * min(rows, MOST_SEQUENCES) * (1 << (max(pages) - 1).bit_length()) * len(pages)
+    return tables + rows * (64 + 32 * len(pages)) + rows**2 + (1 << 16)
+
+
+def cache_bytes(layout: KVLayout, options: ExecutorOptions) -> int:
+    """What `allocate_kv` will take for the cache that the options announce, with inputs; 0 if they announce none."""
+    if not options.kv_pages:
+        return 0
+    return kv_bytes(layout, options.kv_pages, options.kv_type) + step_bytes(options.max_rows, options.kv_pages)
 
 
 def stored_type(kv_type: KVType) -> torch.dtype:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -12,6 +12,7 @@ from localllm.kernels.executor import ExecutorOptions, MemoryUse
 
 from .cold import ColdHalf
 from .halves import SplitFeedForward, split_model
+from .trace import timeline
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -54,6 +55,7 @@ class HybridExecutor:
         self._exchange = self._device.exchange
         self._number = 0
         self._lost: str | None = None
+        self._seconds = 0.0
         try:
             self._cold = ColdHalf(spec, self._splits, self._exchange, given, patience) if self._splits else None
         except BaseException:
@@ -70,12 +72,14 @@ class HybridExecutor:
             raise ExecutionError(self._lost, hint="Load the model again.")
         self._number += 1
         self._exchange.failed = 0
+        began = time.perf_counter()
         self._device.start(step, self._number)
         try:
             if self._cold is not None:
                 self._cold.run(len(step.tokens), self._number)
         finally:
             output = self._device.finish()
+        self._seconds = time.perf_counter() - began
         self._check()
         return output
 
@@ -113,6 +117,13 @@ class HybridExecutor:
         threads = 0 if self._cold is None else self._cold.threads
         rest = f"the rest on {threads} CPU threads"
         return f"hybrid: {share:.0%} of the weights on {self._device.executor.describe()}; {rest}"
+
+    def timeline(self) -> list[dict[str, Any]]:
+        """When each half worked in the last step, as events of Chrome's trace format; nothing without split layers."""
+        if not self._splits:
+            return []
+        exchange = self._exchange
+        return timeline(exchange.times("device"), exchange.times("cpu"), sorted(self._splits), self._seconds)
 
     def cold_profile(self) -> dict[str, int]:
         """Cycles that the CPU's first thread spent in each kind of operation since the last call."""

@@ -8,13 +8,17 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from localllm.kernels.gpu.device import open_gpu, short_type
+from localllm.kernels.errors import ExecutionError, OutOfMemoryError
+from localllm.kernels.gpu.device import free_memory, open_gpu, short_type
 from localllm.kernels.gpu.executor import GpuExecutor, GpuOptions
+from localllm.kernels.gpu.kv_pools import cache_bytes
 from localllm.kernels.gpu.meeting import Meeting
 from localllm.kernels.gpu.planning import plan_memory
 from localllm.kernels.gpu.vector_products import VectorProducts
+from localllm.kernels.kv_layout import KVLayout
 
 from .exchange import Exchange, ExchangeSizes
+from .executor import HybridExecutor
 from .fitting import fit_placement
 
 if TYPE_CHECKING:
@@ -56,6 +60,10 @@ class GpuDevice:
             found: npt.NDArray[np.uint8] = self._memory.numpy()
             return found
 
+        planned, used = self._gpu.planned, self._gpu.memory()
+        if (planned.weights, planned.workspace) != (used.weights[self.name], used.workspace[self.name]):
+            self._gpu.close()
+            raise ExecutionError(f"{planned.total} bytes were planned for the card, but others were allocated: {used}")
         sizes = ExchangeSizes.of(splits, len(spec.layers), spec.hidden_size, options.max_rows)
         self.exchange = Exchange(sizes, allocate)
         self._gpu.meet(Meeting(self._gpu.gpu, self.exchange, self._memory, patience))
@@ -88,6 +96,23 @@ class GpuDevice:
         """Free the card's memory."""
         self._pool.shutdown()
         self._gpu.close()
+
+
+def open_hybrid(spec: ModelSpec, options: ExecutorOptions) -> HybridExecutor:
+    """A model on a card and the CPU, as much as fits beside the announced KV cache on the card.
+
+    Raises OutOfMemoryError when not even attention, cache and head fit there.
+    """
+    gpu = open_gpu()
+    budget = options.vram if options.vram is not None else free_memory(gpu)
+    cache = cache_bytes(KVLayout.of(spec), options)
+    placement = fit_gpu(spec, options, 1 << 62 if budget is None else budget - cache)
+    if placement is None:
+        raise OutOfMemoryError(
+            f"{(budget or 0) / 2**30:.2f} GiB of {gpu.name} do not hold attention, head and KV cache of {spec.name}",
+            hint="Give it a larger --vram, ask for a shorter --context, or use --device cpu.",
+        )
+    return HybridExecutor(spec, placement, GpuDevice, replace(options, vram=budget))
 
 
 def fit_gpu(

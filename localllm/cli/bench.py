@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 import time
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from .loading import open_model
 from .options import load_options, split_options
+
+if TYPE_CHECKING:
+    from localllm.kernels.executor import Executor
 
 
 @click.command()
@@ -23,6 +27,9 @@ from .options import load_options, split_options
 @click.option("--rate", type=click.FloatRange(0.001), multiple=True, help="With --serve: requests a second.")
 @click.option("--requests", type=click.IntRange(1), default=16, show_default=True, help="With --serve: of each level.")
 @click.option("--plot", type=click.Path(dir_okay=False), help="With --serve: write a chart (needs matplotlib).")
+@click.option(
+    "--trace", type=click.Path(dir_okay=False), help="Hybrid: write the last token's timeline (Chrome trace)."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object.")
 @load_options
 def bench(
@@ -36,6 +43,7 @@ def bench(
     rate: tuple[float, ...],
     requests: int,
     plot: str | None,
+    trace: str | None,
     as_json: bool,
     **options: Any,
 ) -> None:
@@ -77,6 +85,8 @@ def bench(
                 depth=depth,
                 kv_type=load.get("kv", "f16"),
             )
+            if trace is not None:
+                _write_timeline(executor, Path(trace))
         description = llm.describe()
     peak = benchmark.peak_memory()
     bandwidth = benchmark.measure_memory_bandwidth(threads)
@@ -112,3 +122,13 @@ def bench(
             f"{used / bandwidth:.0%} of the {bandwidth / 1e9:.1f} GB/s measured"
         )
     click.echo(f"loaded in {loaded:.2f} s, first token after {first:.2f} s, peak memory {peak / 2**20:.0f} MiB")
+
+
+def _write_timeline(executor: Executor, path: Path) -> None:
+    """When the halves of a hybrid worked in the last step, for Chrome's and Perfetto's viewers."""
+    from localllm.kernels.hybrid.executor import HybridExecutor
+    from localllm.store.disk import write_atomically
+
+    if not isinstance(executor, HybridExecutor):
+        raise click.UsageError("only --device hybrid has two halves whose timeline could be written")
+    write_atomically(path, json.dumps({"traceEvents": executor.timeline()}).encode())

@@ -29,7 +29,9 @@ class Size(click.ParamType[int]):
 
 
 _LOAD = (
-    click.option("--device", type=click.Choice(["auto", "cpu", "cuda", "reference"]), help="Where to compute."),
+    click.option(
+        "--device", type=click.Choice(["auto", "cpu", "cuda", "hybrid", "reference"]), help="Where to compute."
+    ),
     click.option("--threads", "-t", type=click.IntRange(1), help="CPU threads; by default as many as are fastest."),
     click.option("--vram", type=Size(), help="GPU memory to use at most, such as 6GiB."),
     click.option("--context", "-c", type=click.IntRange(1), help="Tokens of context to make room for."),

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from localllm.cache import POLICIES, HeavyHitterPolicy, Policy
+from localllm.cache import POLICIES, HeavyHitterPolicy, Policy, pool_sizes
 from localllm.errors import ConfigurationError
+from localllm.kernels.kv_layout import KVLayout
 from localllm.kernels.selective import HeavyHitters
 
 if TYPE_CHECKING:
@@ -48,6 +49,13 @@ class EngineOptions:
     def slides(self) -> bool:
         """Whether old tokens are dropped when the context is full."""
         return self.window is not None or self.context_policy == "window"
+
+    def pages(self, spec: ModelSpec, step_rows: int) -> tuple[int, ...]:
+        """How many pages the cache of an engine asks for, by cache group, when steps have at most that many rows."""
+        if self.pool is not None:
+            return self.pool.main
+        layout, policy = KVLayout.of(spec), self.policy(spec)
+        return pool_sizes(layout, policy, self.kv_type, parallel=self.parallel, step_rows=step_rows).main
 
     def policy(self, spec: ModelSpec) -> Policy:
         """The KV policy for a model; ConfigurationError for one that cannot work."""

@@ -121,6 +121,9 @@ def test_pages_and_memory_are_the_devices(spec_maker: Callable[..., Any]) -> Non
     assert memory.weights["cpu"] > 0
     assert memory.weights["device"] > 0
     assert "hybrid" in executor.describe()
+    spans = [event for event in executor.timeline() if event["ph"] == "X"]
+    assert [span["name"] for span in spans if span["tid"] == 2] == ["layer 0: cold half", "layer 1: cold half"]
+    assert sum(span["dur"] for span in spans) > 0
     executor.close()
     executor.close()
 

@@ -1,0 +1,145 @@
+"""No budget is overshot, none fails, and a larger one never holds less."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+
+from localllm.kernels.hybrid.fitting import fit_placement
+from localllm.kernels.hybrid.halves import Split, SplitExperts, split_model
+from localllm.kernels.hybrid.placement import Placement
+from localllm.kernels.spec import Activation, FeedForward, Layer, MixtureOfExperts, ModelSpec
+
+FIXED = 10_000  # everything that is not a feed-forward block
+
+
+def _model(spec_maker: Callable[..., Any], kind: str) -> ModelSpec:
+    maker = spec_maker()
+    blocks = {
+        "dense": maker.feed_forward(320),
+        "relu": maker.feed_forward(320, activation=Activation.RELU),
+        "experts": maker.experts(count=9),
+    }
+    made: ModelSpec = maker.model(*(Layer(maker.attention(), blocks[kind]) for _ in range(3)))
+    return made
+
+
+def _bytes(block: FeedForward | MixtureOfExperts | None) -> int:
+    if block is None:
+        return 0
+    return sum(linear.weight.nbytes for linear in (block.gate, block.up, block.down) if linear is not None)
+
+
+def _planned(spec: ModelSpec) -> Callable[[Mapping[int, Split]], int]:
+    def planned(splits: Mapping[int, Split]) -> int:
+        total = FIXED
+        for index, layer in enumerate(spec.layers):
+            split = splits.get(index)
+            total += _bytes(layer.feed_forward if split is None else split.hot)
+            if split is not None and not isinstance(split, SplitExperts) and split.gate is not None:
+                hot_gate = 0 if split.hot is None or split.hot.gate is None else split.hot.gate.weight.nbytes
+                total += split.gate.weight.nbytes - hot_gate
+        return total
+
+    return planned
+
+
+@pytest.mark.parametrize("kind", ["dense", "relu", "experts"])
+def test_twenty_budgets_from_nothing_to_everything(kind: str, spec_maker: Callable[..., Any]) -> None:
+    spec, whole = _model(spec_maker, kind), 0
+    planned = _planned(spec)
+    full = planned({})
+    before = -1
+    for step in range(21):
+        budget = full * step // 20
+        placement = fit_placement(spec, budget, planned)
+        if placement is None:
+            assert budget < FIXED or kind == "relu"
+            continue
+        used = planned(split_model(spec, placement))
+        assert used <= budget
+        assert used >= before
+        before = used
+        whole += used == full
+    assert whole >= 1
+
+
+def test_gates_come_before_units_and_all_layers_get_the_same(spec_maker: Callable[..., Any]) -> None:
+    spec = _model(spec_maker, "relu")
+    planned, gate = _planned(spec), 320 * 64 * 4
+    placement = fit_placement(spec, FIXED + 3 * gate, planned)
+    assert placement is not None
+    assert all(layer.gate and not layer.units for layer in placement.layers)
+    placement = fit_placement(spec, FIXED + 3 * gate // 2, planned)
+    assert placement is not None
+    assert not any(layer.gate for layer in placement.layers)
+    assert len({len(layer.units) for layer in placement.layers}) == 1
+
+
+def test_the_most_often_read_units_are_taken(spec_maker: Callable[..., Any]) -> None:
+    spec = _model(spec_maker, "experts")
+    rates = [np.array([1.0, 5, 2, 9, 0, 7, 3, 3, 3])] * 3
+    placement = fit_placement(spec, FIXED + _planned(spec)({}) // 3, _planned(spec), rates=rates)
+    assert placement is not None
+    assert placement.layers[0].units == (1, 3, 5)
+
+
+def test_planned_bytes_are_allocated_on_the_card(spec_maker: Callable[..., Any]) -> None:
+    pytest.importorskip("torch")
+    pytest.importorskip("triton")
+    from localllm.kernels.errors import OutOfMemoryError
+    from localllm.kernels.executor import ExecutorOptions
+    from localllm.kernels.gpu.executor import GpuExecutor
+    from localllm.kernels.hybrid.executor import HybridExecutor
+    from localllm.kernels.hybrid.gpu_device import fit_gpu, open_hybrid
+
+    spec = _model(spec_maker, "relu")
+    options = ExecutorOptions(threads=1, max_rows=4)
+    full = GpuExecutor(spec, options).planned.total
+    found: list[Placement | None] = [fit_gpu(spec, options, full * step // 20) for step in range(21)]
+    assert found[0] is None
+    assert found[-1] is not None
+    sizes = [len(placement.layers[0].units) for placement in found if placement is not None]
+    assert sizes == sorted(sizes)
+    smallest = next(step for step, placement in enumerate(found) if placement is not None)
+    for step in {smallest, (smallest + 20) // 2, 20}:
+        budget = full * step // 20
+        executor = open_hybrid(spec, ExecutorOptions(threads=1, max_rows=4, vram=budget))
+        assert isinstance(executor, HybridExecutor)
+        memory = executor.memory()
+        assert memory.weights["cuda"] + memory.workspace["cuda"] <= budget
+        executor.close()
+    with pytest.raises(OutOfMemoryError, match="do not hold attention"):
+        open_hybrid(spec, ExecutorOptions(threads=1, max_rows=4, vram=1000))
+
+
+def test_the_card_and_the_cpu_give_what_the_card_gives(spec_maker: Callable[..., Any]) -> None:
+    pytest.importorskip("torch")
+    pytest.importorskip("triton")
+    from localllm.kernels.executor import ExecutorOptions
+    from localllm.kernels.hybrid.executor import HybridExecutor
+    from localllm.kernels.hybrid.gpu_device import GpuDevice
+    from localllm.kernels.hybrid.placement import uniform_placement
+    from localllm.kernels.reference import ReferenceExecutor
+    from localllm.kernels.single_sequence import simple_step
+
+    maker = spec_maker()
+    layer = Layer(maker.attention(), maker.feed_forward(64, activation=Activation.RELU))
+    spec = maker.model(layer)
+    options = ExecutorOptions(threads=1, max_rows=8)
+    made = HybridExecutor(spec, uniform_placement(spec, 0.5), GpuDevice, options)
+    reference = ReferenceExecutor(spec, options)
+    for executor in (made, reference):
+        executor.allocate_kv((2,), "f32", (0,))
+    for start, rows in ((0, 6), (6, 1)):
+        step = simple_step(made.layout, np.arange(3, 3 + rows), start)
+        np.testing.assert_allclose(made.forward(step), reference.forward(step), rtol=0, atol=1e-3)
+    events = made.timeline()
+    assert {event["name"] for event in events if event["ph"] == "X"} == {
+        "layer 0: hot half, then waiting",
+        "layer 0: cold half",
+    }
+    made.close()
