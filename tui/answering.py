@@ -51,15 +51,21 @@ WorkEvent = PromptRead | AnswerDelta | AnswerFinished | LoadProgress | Loaded | 
 
 
 class AnswerThread:
-    """Loads the model when needed and runs one answer. `take` may be called from the screen's thread at any time."""
+    """Loads the model when needed and runs one answer. `take` may be called from the screen's thread at any time.
 
-    def __init__(self, desk: ChatDesk, answer: Generator[SessionEvent, None, None] | None) -> None:
+    `loading`: whether the model is not known to be loaded.
+    """
+
+    def __init__(
+        self, desk: ChatDesk, answer: Generator[SessionEvent, None, None] | None, *, loading: bool = True
+    ) -> None:
         self._desk = desk
         self._answer = answer
         self._lock = threading.Lock()
         self._closed = answer is not None  # to another answer
         self.backend = desk.backend  # what is loaded, and answers
-        self.loading = False  # the model is on its way
+        self.loading = loading  # the model is on its way
+        self._unfrozen = False
         self._inbox: deque[WorkEvent] = deque()
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="answer", daemon=True)
@@ -105,7 +111,7 @@ class AnswerThread:
     def _run(self) -> None:
         try:
             note = self._desk.load(self._progress)
-            if self.loading:
+            if self._unfrozen:
                 gc.collect()
                 gc.freeze()  # else looking through all of a model's objects would hold up keys for 80 ms now and then
             self.loading = False
@@ -130,9 +136,9 @@ class AnswerThread:
     def _progress(self, event: LoadProgress) -> None:
         if self._stopped.is_set():
             raise LoadStopped("loading was stopped")
-        if not self.loading:
+        if not self._unfrozen:
+            self.loading = self._unfrozen = True
             gc.unfreeze()
-        self.loading = True
         self._inbox.append(event)
 
     def _note(self, text: str) -> None:

@@ -36,6 +36,7 @@ class LiveAnswer:
         self._app = app
         self.timer: Timer | None = None
         self._thread: AnswerThread | None = None
+        self._loaded: ChatBackend | None = None  # the model that is ready
         self._turn: Turn | None = None  # the one that is being written
         self._first_delta = 0.0
         self._next_collection = 0.0
@@ -66,7 +67,8 @@ class LiveAnswer:
             return
         self._app.readings.phase = "starting"
         self._app.readings.fraction = None
-        self._thread = AnswerThread(self._app.desk, answer)
+        backend = self._app.desk.backend
+        self._thread = AnswerThread(self._app.desk, answer, loading=backend is not self._loaded)
         self._cpu = time.thread_time()
         self._thread.start()
         if self.timer is not None:
@@ -95,7 +97,7 @@ class LiveAnswer:
         if self._turn is not None:
             self._turn.finish()
             self._turn = None
-        self._app.readings.phase, self._app.readings.fraction = "no model is loaded", None
+        self._rest()
         self._app.reload()
 
     def stop(self) -> None:
@@ -127,6 +129,7 @@ class LiveAnswer:
             readings.phase, readings.fraction = visible_line(event.phase, 40), event.fraction
         elif isinstance(event, Loaded):
             readings.phase, readings.fraction = "starting", None
+            self._loaded = self._app.desk.backend
             readings.state, readings.context = self._app.desk.backend.state(), self._app.desk.backend.context()
         elif isinstance(event, PromptRead):
             readings.phase, readings.prompt_total, readings.prompt_done = "reading", event.total, event.processed
@@ -188,7 +191,7 @@ class LiveAnswer:
             self._turn.finish()
             self._turn = None
         self._thread = None
-        self._app.readings.phase, self._app.readings.fraction = "ready", None
+        self._rest()
         self._app.readings.model = short_name(self._app.desk.model)
         self._app.readings.state, self._app.readings.context = (
             self._app.desk.backend.state(),
@@ -196,6 +199,10 @@ class LiveAnswer:
         )
         self._app.reload()
         self._app.commands.next_waiting()
+
+    def _rest(self) -> None:
+        ready = self._loaded is self._app.desk.backend
+        self._app.readings.phase, self._app.readings.fraction = "ready" if ready else "no model is loaded", None
 
     def end(self, patience: float) -> None:
         """Stop, and wait for a while until the part is written."""

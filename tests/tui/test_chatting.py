@@ -76,6 +76,20 @@ def test_a_stop_while_the_model_loads_leads_to_the_picker_at_once(stage: MakeSta
     s.run(steps, loaded=False)
 
 
+def test_a_stop_before_loading_tells_anything(stage: MakeStage) -> None:
+    gate = Gate()
+    s = stage("never")
+    s.desk.backend = ScriptedBackend("never", load=[gate, LoadProgress("compiling", 0.9)])
+
+    async def steps(s: Stage) -> None:
+        gate.wait_until_reached()
+        await s.press("escape")
+        assert isinstance(s.app.screen, ModelsScreen)
+        gate.open()
+
+    s.run(steps, loaded=False)
+
+
 def test_another_model_while_one_loads(stage: MakeStage) -> None:
     gate = Gate()
     s = stage("fine")
@@ -206,6 +220,7 @@ def test_a_model_that_cannot_be_loaded_is_said_and_another_can_be_taken(stage: M
 
     async def steps(s: Stage) -> None:
         assert "needs 40 GB" in s.told
+        assert "no model is loaded" in s.text
         await s.enter("/model other")
         await s.idle()
         await s.ask("hello")
