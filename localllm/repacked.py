@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from .gguf_io import GGUFFile
 
 
-_SMALLEST = 256 << 20  # bytes of a model; smaller ones are repacked at every start
+_SMALLEST = 48 << 20  # bytes of a model; smaller ones are repacked at every start
 
 
 def repacked_file(file: GGUFFile) -> Path | None:

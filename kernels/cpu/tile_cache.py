@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("localllm.kernels")
 
-WORTH_BYTES = 512 << 20  # smaller models are repacked in about a second
+WORTH_BYTES = 64 << 20  # smaller models are repacked in a tenth of a second
 _MAGIC = b"localllm tiles 1\n"
 _HEADER_BYTES = 4096  # the data begins on a page
 _PART_BYTES = 16 << 20

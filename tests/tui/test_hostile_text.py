@@ -14,19 +14,11 @@ from localllm.errors import DownloadError, ExecutionError
 
 MakeStage = Callable[..., Stage]
 
-TEXTS = [
-    "x[0] = y[/0]",
-    "[/some/path]",
-    "[red]hi[/red]",
-    "[bold",
-    "[@click=app.quit]q[/]",
-    "a\x1b[2Jb",
-    "\x1b]52;c;aGk=\x07",
-    "\x1b]8;;http://evil.example\x1b\\link\x1b]8;;\x1b\\",
-    "abc\u202edef",
-    "\x9b31mred",
-    "nul\x00 del\x7f",
-    "$text-error {x} %s \\[x]",
+TEXTS = [  # a kind each, several of it: every one costs a walk through all screens
+    "x[0] = y[/0] [/some/path]",
+    "[red]hi[/red] [@click=app.quit]q[/] [bold",
+    "a\x1b[2Jb \x1b]52;c;aGk=\x07 \x1b]8;;http://evil.example\x1b\\link\x1b]8;;\x1b\\ \x9b31mred",
+    "abc\u202edef nul\x00 del\x7f $text-error {x} %s \\[x]",
 ]
 
 
