@@ -16,7 +16,7 @@ from .operation import Arguments, Kind, Operation, Rows, load_index, portion
 from .page_scores import RowKeys
 from .page_types import LANES
 from .run_loop import word
-from .softmax import RowPlan, key_numbers
+from .softmax import MASKED, RowPlan, key_numbers
 from .step_state import GroupWord, Word, group_word
 
 if TYPE_CHECKING:
@@ -131,7 +131,13 @@ def _add(e: Emitter, record: Value, step: Value, thread: Value, shape: Attention
             keys = RowKeys.of(e, shape, pages, plan, kv_head)
             head = e.add(e.mul(kv_head, shape.group), index)
             query = e.at(queries.row(row), e.mul(head, shape.query_stride))
-            total = keys.weights(lambda number: keys.products(number, query), weights)
+
+            def scores(number: Value, largest: list[Value]) -> list[Value]:
+                (products,) = keys.products(number, [query])
+                return [e.max(largest[0], keys.keep_scores(number, products, weights))]
+
+            largest = e.loop(keys.pages, [e.constant(F32X16, MASKED)], scores)[0]
+            total = keys.exponents(weights, largest)
             share = e.splat(e.div(1.0, total), LANES)
 
             def page(number: Value, _: list[Value]) -> None:

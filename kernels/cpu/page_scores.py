@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -49,36 +49,28 @@ class RowKeys:
         numbers = key_numbers(e, e.mul(number, LANES))
         return e.compare("<=", numbers, e.splat(e.convert(self.last, I32), LANES))
 
-    def products(self, number: Value, query: Value) -> Value:
-        """The query's products with a page's 16 keys."""
+    def products(self, number: Value, queries: Sequence[Value]) -> list[Value]:
+        """Each query's products with a page's 16 keys."""
         e, kind = self.e, self.shape.recent.floats
         address = e.at(self.keys, e.mul(self.entry(number), self.shape.recent.page_bytes))
 
         def channels(channel: Value, sums: list[Value]) -> list[Value]:
             for k in range(UNROLL):
                 key = kind.load_channel(e, address, e.add(channel, k))
-                q = e.load_splat(F32, LANES, query, e.mul(channel, 4), 4 * k)
-                sums[k % 2] = e.fma(q, key, sums[k % 2])
+                for index, query in enumerate(queries):
+                    q = e.load_splat(F32, LANES, query, e.mul(channel, 4), 4 * k)
+                    sums[index] = e.fma(q, key, sums[index])
             return sums
 
-        zeros = [e.constant(F32X16, 0.0)] * 2
-        return e.add(*e.loop(padded(self.shape.pages.key_dim), zeros, channels, step=UNROLL))
+        zeros = [e.constant(F32X16, 0.0)] * len(queries)
+        return e.loop(padded(self.shape.pages.key_dim), zeros, channels, step=UNROLL)
 
-    def weights(self, scores: Callable[[Value], Value], target: Value) -> Value:
-        """exp2(score - largest) of all pages to `target`, 16 floats a page; returns their sum.
-
-        `scores(number)` gives a page's products; keys that the row does not see get 0.
-        """
+    def keep_scores(self, number: Value, products: Value, target: Value) -> Value:
+        """A page's products as scores to `target`, 16 floats a page; keys that the row does not see are masked."""
         e = self.e
-
-        def page_scores(number: Value, largest: list[Value]) -> list[Value]:
-            capped = softcap(e, scores(number), self.shape.softcap)
-            score = e.select(self.visible(number), capped, MASKED)
-            e.store(score, target, e.mul(number, 4 * LANES))
-            return [e.max(largest[0], score)]
-
-        largest = e.loop(self.pages, [e.constant(F32X16, MASKED)], page_scores)[0]
-        return self.exponents(target, largest)
+        score = e.select(self.visible(number), softcap(e, products, self.shape.softcap), MASKED)
+        e.store(score, target, e.mul(number, 4 * LANES))
+        return score
 
     def exponents(self, target: Value, largest: Value) -> Value:
         """Scores at `target` to exp2(score - largest lane of `largest`), in place; returns their sum."""

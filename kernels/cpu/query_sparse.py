@@ -128,13 +128,15 @@ class _Unit:
         self.magnitudes = scratch
         self.channels = e.add(scratch, 4 * self.width)
         self.chosen = [e.add(scratch, (12 + 4 * head) * self.width) for head in range(self.group)]
-        self.attended = e.add(scratch, (12 + 4 * self.group) * self.width)
+        sums = e.add(scratch, (12 + 4 * self.group) * self.width)
+        self.attended = [e.add(sums, 4 * self.value_width * head) for head in range(self.group)]
+        self.queries = [e.at(self.query, head * shape.query_stride) for head in range(self.group)]
 
     @staticmethod
     def scratch_bytes(shape: AttentionShape) -> int:
         """Magnitudes, numbers (int64) and values of the chosen components, and attended values."""
         width = padded(shape.pages.key_dim)
-        return (12 + 4 * shape.group) * width + 4 * padded(shape.value_dim)
+        return (12 + 4 * shape.group) * width + 4 * shape.group * padded(shape.value_dim)
 
     def emit(self) -> None:
         e = self.e
@@ -145,8 +147,7 @@ class _Unit:
             self._choose_components()
             self._estimate()
             e.store(self._threshold(), threshold)
-        for head in range(self.group):
-            self._attend(head, e.load(F32, threshold), everything)
+        self._attend(e.load(F32, threshold), everything)
 
     def _choose_components(self) -> None:
         """The channels with the largest magnitudes, and each query's values there over the square root of its share."""
@@ -192,19 +193,25 @@ class _Unit:
     def _estimate(self) -> None:
         """Every head's estimates, and all of them together with the latest keys on top."""
         e, keys, kind = self.e, self.keys, self.shape.recent.floats
-        for head in range(self.group):
 
-            def products(number: Value, head: int = head) -> Value:
-                address = e.at(keys.keys, e.mul(keys.entry(number), self.shape.recent.page_bytes))
+        def scores(number: Value, largest: list[Value]) -> list[Value]:
+            address = e.at(keys.keys, e.mul(keys.entry(number), self.shape.recent.page_bytes))
 
-                def component(place: Value, total: list[Value]) -> list[Value]:
-                    channel = e.load(I64, self.channels, e.mul(place, 8))
+            def component(place: Value, sums: list[Value]) -> list[Value]:
+                key = kind.load_channel(e, address, e.load(I64, self.channels, e.mul(place, 8)))
+                for head in range(self.group):
                     q = e.load_splat(F32, LANES, self.chosen[head], e.mul(place, 4))
-                    return [e.fma(q, kind.load_channel(e, address, channel), total[0])]
+                    sums[head] = e.fma(q, key, sums[head])
+                return sums
 
-                return e.loop(self.components, [e.constant(F32X16, 0.0)], component)[0]
+            sums = e.loop(self.components, [e.constant(F32X16, 0.0)] * self.group, component)
+            for head in range(self.group):
+                largest[head] = e.max(largest[head], keys.keep_scores(number, sums[head], self.own[head]))
+            return largest
 
-            share = e.splat(e.div(1.0, keys.weights(products, self.own[head])), LANES)
+        start = [e.constant(F32X16, MASKED)] * self.group
+        for head, largest in enumerate(e.loop(self.count, start, scores)):
+            share = e.splat(e.div(1.0, keys.exponents(self.own[head], largest)), LANES)
 
             def normalise(number: Value, _: list[Value], head: int = head, share: Value = share) -> None:
                 offset = e.mul(number, 4 * LANES)
@@ -242,83 +249,96 @@ class _Unit:
 
         return e.bitcast(e.loop(31, [e.constant(I32, 0)], bit)[0], F32)
 
-    def _attend(self, head: int, threshold: Value, everything: Value) -> None:
+    def _attend(self, threshold: Value, everything: Value) -> None:
+        """The output of all query heads from the keys whose estimate reaches the threshold."""
         e, keys = self.e, self.keys
         limit = e.splat(threshold, LANES)
-        query = e.at(self.query, head * self.shape.query_stride)
-
-        def kept(number: Value) -> Value:
-            reached = e.compare(">=", e.load(F32X16, self.best, e.mul(number, 4 * LANES)), limit)
-            all_lanes = e.splat(everything, LANES)
-            return e.bit_and(e.bit_or(reached, all_lanes), keys.visible(number))
-
-        def any_lane(mask: Value) -> Value:
-            return e.compare("!=", e.horizontal_max(e.select(mask, e.constant(I32X16, 1), 0)), 0)
 
         def scores(number: Value, carried: list[Value]) -> list[Value]:
-            covered, largest = carried
-            offset, mask = e.mul(number, 4 * LANES), kept(number)
-            estimate = e.load(F32X16, self.own[head], offset)
-            covered = e.add(covered, e.select(mask, estimate, 0.0))
-            e.store(e.constant(F32X16, MASKED), self.own[head], offset)
-            with e.when(any_lane(mask)):
-                score = softcap(e, keys.products(number, query), self.shape.softcap)
-                e.store(e.select(mask, score, MASKED), self.own[head], offset)
-            return [covered, e.max(largest, e.load(F32X16, self.own[head], offset))]
+            offset = e.mul(number, 4 * LANES)
+            reached = e.compare(">=", e.load(F32X16, self.best, offset), limit)
+            mask = e.bit_and(e.bit_or(reached, e.splat(everything, LANES)), keys.visible(number))
+            covered, largest = carried[: self.group], carried[self.group :]
+            for head in range(self.group):
+                estimate = e.load(F32X16, self.own[head], offset)
+                covered[head] = e.add(covered[head], e.select(mask, estimate, 0.0))
+                e.store(e.constant(F32X16, MASKED), self.own[head], offset)
+            chosen = e.horizontal_max(e.select(mask, e.constant(I32X16, 1), 0))
+            with e.when(e.compare("!=", chosen, 0)):
+                for head, products in enumerate(keys.products(number, self.queries)):
+                    score = e.select(mask, softcap(e, products, self.shape.softcap), MASKED)
+                    e.store(score, self.own[head], offset)
+            for head in range(self.group):
+                largest[head] = e.max(largest[head], e.load(F32X16, self.own[head], offset))
+            return [*covered, *largest]
 
-        start = [e.constant(F32X16, 0.0), e.constant(F32X16, MASKED)]
-        covered, largest = e.loop(self.count, start, scores)
-        total = keys.exponents(self.own[head], largest)
-        share = e.select(everything, e.constant(F32, 1.0), e.horizontal_sum(covered))
-        self._values(head, e.splat(e.div(share, total), LANES))
+        start = [e.constant(F32X16, 0.0)] * self.group + [e.constant(F32X16, MASKED)] * self.group
+        carried = e.loop(self.count, start, scores)
+        shares = []
+        for head in range(self.group):
+            total = keys.exponents(self.own[head], carried[self.group + head])
+            shares.append(e.select(everything, e.constant(F32, 1.0), e.horizontal_sum(carried[head])))
+            factor = e.splat(e.div(shares[-1], total), LANES)
+            for channel in range(0, self.value_width, LANES):
+                e.store(e.mul(factor, 0.0), self.attended[head], 4 * channel)  # NaN where no score was a number
+            self._scale(head, factor)
+        e.loop(self.count, [], self._page_values)
         with e.when(e.compare("==", everything, 0)):
-            self._add_mean(e.splat(e.sub(1.0, share), LANES))
-        one, target = e.constant(F32X16, 1.0), e.at(self.output, 4 * head * self.shape.value_dim)
-        store_head(e, self.shape.value_dim, e.pointer(self.attended), one, target)
+            self._add_mean([e.splat(e.sub(1.0, share), LANES) for share in shares])
+        for head in range(self.group):
+            target = e.at(self.output, 4 * head * self.shape.value_dim)
+            store_head(e, self.shape.value_dim, e.pointer(self.attended[head]), e.constant(F32X16, 1.0), target)
 
-    def _values(self, head: int, factor: Value) -> None:
-        """factor * weighted values to `attended`."""
-        e, shape = self.e, self.shape.recent
-        channels = range(0, self.value_width, LANES)
-        for channel in channels:
-            e.store(e.mul(factor, 0.0), self.attended, 4 * channel)  # NaN where no score was a number
-        offset_of_head = e.mul(self.kv_head, shape.value_head_bytes)
+    def _scale(self, head: int, factor: Value) -> None:
+        """Weights times a factor, in place."""
+        e = self.e
 
         def page(number: Value, _: list[Value]) -> None:
-            weights = e.at(self.own[head], e.mul(number, 4 * LANES))
-            used = e.compare(">", e.horizontal_max(e.load(F32X16, weights)), 0.0)
-            with e.when(used):
-                page = e.at(self.page0, e.mul(self.keys.entry(number), shape.page_bytes))
-                values = e.at(page, shape.value_offset, offset_of_head)
-
-                def slot(index: Value, _: list[Value]) -> None:
-                    weight = e.load(F32, weights, e.mul(index, 4))
-                    with e.when(e.compare(">", weight, 0.0)):
-                        spread = e.mul(e.splat(weight, LANES), factor)
-                        for channel in channels:
-                            value = shape.floats.load_value(e, values, shape.value_dim, index, channel)
-                            old = e.load(F32X16, self.attended, 4 * channel)
-                            e.store(e.fma(spread, value, old), self.attended, 4 * channel)
-
-                e.loop(LANES, [], slot)
+            offset = e.mul(number, 4 * LANES)
+            e.store(e.mul(e.load(F32X16, self.own[head], offset), factor), self.own[head], offset)
 
         e.loop(self.count, [], page)
 
-    def _add_mean(self, factor: Value) -> None:
-        """factor * the mean of all values."""
+    def _page_values(self, number: Value, _: list[Value]) -> None:
+        """Add the weighted values of a page's keys, those that have a weight."""
+        e, shape = self.e, self.shape.recent
+        offset = e.mul(number, 4 * LANES)
+        rows = [e.at(own, offset) for own in self.own]
+        together = e.load(F32X16, rows[0])
+        for row in rows[1:]:
+            together = e.max(together, e.load(F32X16, row))
+        used = e.scratch(4 * LANES)
+        e.store(together, used)
+        with e.when(e.compare(">", e.horizontal_max(together), 0.0)):
+            page = e.at(self.page0, e.mul(self.keys.entry(number), shape.page_bytes))
+            values = e.at(page, shape.value_offset, e.mul(self.kv_head, shape.value_head_bytes))
+
+            def slot(index: Value, _: list[Value]) -> None:
+                with e.when(e.compare(">", e.load(F32, used, e.mul(index, 4)), 0.0)):
+                    weights = [e.load_splat(F32, LANES, row, e.mul(index, 4)) for row in rows]
+                    for channel in range(0, self.value_width, LANES):
+                        value = shape.floats.load_value(e, values, shape.value_dim, index, channel)
+                        for weight, sums in zip(weights, self.attended, strict=True):
+                            e.store(e.fma(weight, value, e.load(F32X16, sums, 4 * channel)), sums, 4 * channel)
+
+            e.loop(LANES, [], slot)
+
+    def _add_mean(self, factors: list[Value]) -> None:
+        """Each head's factor times the mean of all values."""
         e, shape = self.e, self.shape.recent
         keys = e.add(self.keys.last, 1)
         full, rest = e.div(keys, LANES), e.remainder(keys, LANES)
-        factor = e.div(factor, e.splat(e.convert(e.convert(keys, I32), F32), LANES))
+        share = e.splat(e.div(1.0, e.convert(e.convert(keys, I32), F32)), LANES)
         tail = e.at(self.page0, e.mul(load_index(e, self.keys.table, e.sub(self.count, 1)), shape.page_bytes))
-        for channel in range(0, self.value_width, LANES):
+        channels = range(0, self.value_width, LANES)
 
-            def page(number: Value, total: list[Value], channel: int = channel) -> list[Value]:
-                sums = e.at(self.sums, e.mul(self.keys.entry(number), sum_bytes(shape)))
-                return [e.add(total[0], e.load(F32X16, sums, e.mul(self.kv_head, 4 * self.value_width), 4 * channel))]
+        def page(number: Value, totals: list[Value]) -> list[Value]:
+            sums = e.at(self.sums, e.mul(self.keys.entry(number), sum_bytes(shape)))
+            sums = e.at(sums, e.mul(self.kv_head, 4 * self.value_width))
+            return [e.add(total, e.load(F32X16, sums, 4 * c)) for total, c in zip(totals, channels, strict=True)]
 
-            total = e.loop(full, [e.constant(F32X16, 0.0)], page)[0]
-            slots = e.select(e.compare("==", rest, 0), 0, rest)
-            total = e.add(total, _page_sum(e, shape, tail, self.kv_head, slots, channel))
-            old = e.load(F32X16, self.attended, 4 * channel)
-            e.store(e.fma(total, factor, old), self.attended, 4 * channel)
+        totals = e.loop(full, [e.constant(F32X16, 0.0)] * len(channels), page)
+        for channel, total in zip(channels, totals, strict=True):
+            mean = e.mul(e.add(total, _page_sum(e, shape, tail, self.kv_head, rest, channel)), share)
+            for factor, sums in zip(factors, self.attended, strict=True):
+                e.store(e.fma(mean, factor, e.load(F32X16, sums, 4 * channel)), sums, 4 * channel)
