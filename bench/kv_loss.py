@@ -3,9 +3,9 @@
     python bench/kv_loss.py smollm2:135m --kv f32 q8 q4 h2o:256 sparq:16:64 [--device cpu] [--chunk 512]
         [--tokens 16384] [--file TEXT]
 
-The text is that of `python -c "help('topics')"`, the topics of Python's own documentation one after the other, or a
-file. Chunks are those of `localllm perplexity`: the second half of each counts. Both caches see the same tokens, so the
-standard error of the mean difference says whether a difference is more than chance.
+The text is that of the topics of Python's own documentation (what `help` shows), one after the other, or a file. Chunks
+are those of `localllm perplexity`: the second half of each counts. Both caches see the same tokens, so the standard
+error of the mean difference says whether a difference is more than chance.
 """
 
 from __future__ import annotations
