@@ -7,7 +7,10 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from starlette.requests import ClientDisconnect
+
 from .errors import APIError, bad_request
+from .stream import ClientGone
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -24,7 +27,7 @@ class BodyLimits:
 
 
 async def read_object(request: Request, limits: BodyLimits) -> dict[str, Any]:
-    """The JSON object of a POST. APIError 400, 408 or 413."""
+    """The JSON object of a POST. APIError 400, 408 or 413; ClientGone when the client left before it was whole."""
     media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if media_type != "application/json" and not media_type.endswith("+json"):
         raise bad_request("the body must be JSON: send the header Content-Type: application/json", None, "content_type")
@@ -42,11 +45,14 @@ async def _read(request: Request, size: int) -> bytes:
     declared = request.headers.get("content-length", "")
     if declared.isdigit() and int(declared) > size:
         raise _too_large(size)
-    async for chunk in request.stream():
-        total += len(chunk)
-        if total > size:
-            raise _too_large(size)
-        chunks.append(chunk)
+    try:
+        async for chunk in request.stream():
+            total += len(chunk)
+            if total > size:
+                raise _too_large(size)
+            chunks.append(chunk)
+    except ClientDisconnect:
+        raise ClientGone from None
     return b"".join(chunks)
 
 

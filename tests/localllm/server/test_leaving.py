@@ -142,6 +142,8 @@ def test_in_the_middle_of_the_body(serve: Serve) -> None:
             connection.sendall((head.encode() + data)[:cut])
     assert server.chat(max_tokens=1).status_code == 200
     assert nothing_runs(server)
+    wait_until(lambda: cancelled(server) == 2)  # the first one did not even send its headers
+    assert 'status="500"' not in server.get("/metrics").text
 
 
 def test_a_reader_that_does_not_read(serve: Serve) -> None:
@@ -194,12 +196,17 @@ def test_a_thousand_requests_of_all_kinds(serve: Serve) -> None:
     def client(number: int) -> None:
         mine = random.Random(number)
         for _ in range(125):
-            kind = mine.choice(("cancel", "cancel", "whole", "stream", "bad", "long", "completions", "rubbish"))
+            kind = mine.choice(("cancel", "cancel", "half", "whole", "stream", "bad", "long", "completions", "rubbish"))
             fields = {"max_tokens": mine.randint(1, 30), "seed": mine.randint(0, 9)}
             if kind == "cancel":
                 connection = send(server, asking(mine.random() < 0.5, "x" * mine.randint(1, 150), **fields))
                 time.sleep(mine.random() * 0.02)
                 connection.close()
+                continue
+            if kind == "half":
+                head = "POST /v1/embeddings HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+                with contextlib.suppress(OSError), socket.create_connection(server.address, timeout=5) as connection:
+                    connection.sendall(f'{head}Content-Length: 99\r\n\r\n{{"model": '.encode())
                 continue
             if kind == "rubbish":
                 with contextlib.suppress(OSError), socket.create_connection(server.address, timeout=5) as connection:
@@ -224,6 +231,7 @@ def test_a_thousand_requests_of_all_kinds(serve: Serve) -> None:
         one.join(120)
         assert not one.is_alive()
     assert set(statuses) == {200, 400}
+    assert 'status="500"' not in server.get("/metrics").text  # of those who went away neither
     wait_until(lambda: nothing_runs(server))
     assert threading.active_count() <= threads + 8  # helpers of the event loop's pool
     wait_until(lambda: remains() <= held)
