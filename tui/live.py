@@ -184,6 +184,8 @@ class LiveAnswer:
             self._app.readings.speed = event.tokens_per_second
         if event.prompt_tokens_per_second:
             self._app.readings.prompt_speed = event.prompt_tokens_per_second
+        self._app.readings.guesses = event.usage.drafted_tokens
+        self._app.readings.right = event.usage.accepted_tokens
         self._app.transcript.changed()
 
     def _ended(self) -> None:

@@ -30,13 +30,21 @@ class Readings:
     speed: float = 0.0
     prompt_speed: float = 0.0
     tokens: int = 0
+    guesses: int = 0
+    right: int = 0  # guesses of the last answer that were
     context: ContextState = field(default_factory=ContextState)
     state: ModelState = field(default_factory=ModelState)
 
 
 def lines(readings: Readings, width: int, height: int) -> Content:
     """One line for low screens, else two; the most important parts first, none cut in the middle."""
-    first = [_phase(readings), *_speed(readings, width), *_context(readings, width), *_prompt_speed(readings)]
+    first = [
+        _phase(readings),
+        *_speed(readings, width),
+        *_context(readings, width),
+        *_prompt_speed(readings),
+        *_guesses(readings),
+    ]
     second = [_model(readings), *_memory(readings)]
     if height < 2:
         return _fit(first, width)
@@ -97,6 +105,10 @@ def _speed(readings: Readings, width: int) -> list[Content]:
             Content.styled(f"expected {readings.state.predicted_tokens_per_second:.0f} tok/s", "$foreground 60%")
         )
     return found
+
+
+def _guesses(readings: Readings) -> list[Content]:
+    return [Content(f"{readings.right} of {readings.guesses} guesses right")] if readings.guesses else []
 
 
 def _prompt_speed(readings: Readings) -> list[Content]:

@@ -181,6 +181,8 @@ class _AnswerReader:
             completion_tokens=_count(counted) if counted is not None else self._chunks,
             cached_tokens=_count(cached),
             evicted_tokens=_count(self._usage.get("evicted_tokens")),
+            drafted_tokens=_count(self._usage.get("drafted_tokens")),
+            accepted_tokens=_count(self._usage.get("accepted_tokens")),
         )
         wait = first - self._started
         return Finished(self._reason, usage, Timings(0.0, wait, wait, self._last - first))

@@ -8,6 +8,7 @@ debt asks for a wide margin (free drafters) or does not draft at all for a while
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from .acceptance import Acceptance
@@ -33,11 +34,11 @@ _NAPS = (16, 256)  # steps without drafts after a loss: the first time, and at m
 
 
 class AdaptiveSpeculation:
-    """Speculation of an engine: costs and experience are shared, each sequence has its own drafter and account."""
+    """Speculation of an engine: costs and experience are shared, each sequence has its own drafters and account."""
 
     def __init__(
         self,
-        make_drafter: Callable[[], Drafter],
+        make_drafters: Callable[[], Sequence[Drafter]],
         *,
         wants_hidden: bool = False,
         shared: Callable[[], None] | None = None,
@@ -45,12 +46,13 @@ class AdaptiveSpeculation:
         self.wants_hidden = wants_hidden
         self.costs = StepCosts()
         self.experience = Acceptance(memory=0.998, weight=4)
-        self._make_drafter = make_drafter
+        self.standing = Standing()
+        self._make_drafters = make_drafters
         self._close_shared = shared
 
     def begin(self) -> Guide:
         """For a new sequence."""
-        return AdaptiveGuide(self._make_drafter(), self.costs, self.experience)
+        return AdaptiveGuide(self._make_drafters(), self.costs, self.experience, self.standing)
 
     def observe(self, rows: int, seconds: float) -> None:
         """A step of so many rows, all of them of running answers, took so long."""
@@ -62,19 +64,29 @@ class AdaptiveSpeculation:
             self._close_shared()
 
 
-class AdaptiveGuide:
-    """Speculation of one sequence."""
+@dataclass(slots=True)
+class Standing:
+    """What the last sequence left to the next: seconds won or owed, and how long it would have rested next."""
 
-    def __init__(self, drafter: Drafter, costs: StepCosts, experience: Acceptance) -> None:
-        self.wants_hidden = drafter.wants_hidden
-        self._drafter, self._costs = drafter, costs
+    account: float = 0.0
+    nap: int = 0
+
+
+class AdaptiveGuide:
+    """Speculation of one sequence: the first of its drafters whose guesses are worth verifying is heard."""
+
+    def __init__(
+        self, drafters: Sequence[Drafter], costs: StepCosts, experience: Acceptance, standing: Standing
+    ) -> None:
+        self.wants_hidden = any(drafter.wants_hidden for drafter in drafters)
+        self._drafters, self._costs = drafters, costs
         self._acceptance = Acceptance(memory=0.95, weight=6, parent=experience)
-        self._account = 0.0  # seconds won
+        self._standing = standing
+        self._account = min(0.0, standing.account)  # seconds won
         self._baseline = 0.0  # seconds that the steps would have taken without guesses
         self._load: Load | None = None
-        self._draft_seconds = 0.0
-        self._since_probe = self._nap = self._in_vain = 0
-        self._next_nap = _NAPS[0]
+        self._since_probe = self._in_vain = 0
+        self._nap, self._next_nap = standing.nap, max(_NAPS[0], standing.nap)
         self._woke = False  # from a nap: one try, whatever is expected
 
     @property
@@ -89,19 +101,27 @@ class AdaptiveGuide:
         if most < 1 or not self._costs.known:
             return NOTHING
         self._baseline += self._costs.seconds(load.rows)
-        if self._nap > 0:
-            self._nap -= 1
-            self._woke = self._nap == 0
-            return NOTHING
-        began = time.perf_counter()
-        draft = self._drafter.draft(tokens, most, hidden)
-        self._draft_seconds = time.perf_counter() - began
-        self._account -= self._draft_seconds
-        chosen = self._worth(draft, load) if len(draft) else NOTHING
-        self._in_vain = 0 if len(chosen) else self._in_vain + 1
-        self._woke = False
-        self._rest()
-        return chosen
+        for drafter in self._drafters:
+            if not drafter.cheap and self._resting():
+                continue
+            began = time.perf_counter()
+            draft = drafter.draft(tokens, most, hidden)
+            self._account -= time.perf_counter() - began
+            chosen = self._worth(draft, load) if len(draft) else NOTHING
+            if not drafter.cheap:
+                self._woke = False
+                self._in_vain = 0 if len(chosen) else self._in_vain + 1
+                self._rest()
+            if len(chosen):
+                return chosen
+        return NOTHING
+
+    def _resting(self) -> bool:
+        if self._nap == 0:
+            return False
+        self._nap -= 1
+        self._woke = self._nap == 0
+        return True
 
     def _worth(self, draft: Draft, load: Load) -> Draft:
         chances: list[float] = []
@@ -138,10 +158,13 @@ class AdaptiveGuide:
             self._nap, self._next_nap = 0, _NAPS[0]
 
     def _rest(self) -> None:
-        """A drafter that costs time, and is in debt or was asked in vain, rests for a while, then has one more try."""
-        if not self._drafter.cheap and (self.in_debt or self._in_vain >= _PATIENCE):
+        """Drafters that cost time, in debt or asked in vain, rest for a while, then have one more try."""
+        if self.in_debt or self._in_vain >= _PATIENCE:
             self._nap, self._next_nap = self._next_nap, min(2 * self._next_nap, _NAPS[1])
 
     def close(self) -> None:
-        """The sequence is over."""
-        self._drafter.close()
+        """The sequence is over; what it owes, the next one owes."""
+        self._standing.account = self._account + _ALLOWED_LOSS * self._baseline
+        self._standing.nap = self._next_nap if self._nap else 0
+        for drafter in self._drafters:
+            drafter.close()

@@ -55,7 +55,7 @@ def open_speculation(choice: str, target: Target) -> Speculation | None:
         from .draft_model import open_draft_model
 
         return open_draft_model(name, target)
-    return AdaptiveSpeculation(LookupDrafter)
+    return AdaptiveSpeculation(lambda: (LookupDrafter(),))
 
 
 def _open_heads(path: str, target: Target) -> Speculation:
@@ -69,4 +69,4 @@ def _open_heads(path: str, target: Target) -> Speculation:
     compiler = KernelCompiler(choose_isa())
     with open_gguf(path) as file:
         heads = Heads.load(file, target.spec.embed.table, lambda tensor: TiledProduct(compiler, tensor))
-    return AdaptiveSpeculation(lambda: HeadsDrafter(heads), wants_hidden=True)
+    return AdaptiveSpeculation(lambda: (LookupDrafter(), HeadsDrafter(heads)), wants_hidden=True)

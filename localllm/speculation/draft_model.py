@@ -13,6 +13,7 @@ from localllm.kernels.kv_layout import PAGE_SIZE
 
 from .adaptive import MOST_GUESSES, AdaptiveSpeculation
 from .draft import NOTHING, Draft
+from .lookup import LookupDrafter
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from .choice import Target
 
 _LEAST_CHANCE = 0.1  # of a line of guesses, as the draft model sees it: what is less likely is not drawn
+_GRADES = 100  # the first
 _TOKENS = "tokenizer.ggml.tokens"
 
 
@@ -91,7 +93,7 @@ class ModelDrafter:
             if chance < _LEAST_CHANCE:
                 break
             found.append(best)
-            grades.append(int(10 * min(sureness, 0.999)))
+            grades.append(_GRADES + int(10 * min(sureness, 0.999)))
             sequence.tokens.append(best)
             logits = model.run(sequence, 1) if len(found) < most else None
         return Draft(tuple(found), tuple(range(-1, len(found) - 1)), tuple(grades))
@@ -140,4 +142,4 @@ def open_draft_model(name: str, target: Target) -> AdaptiveSpeculation:
     except BaseException:
         file.close()
         raise
-    return AdaptiveSpeculation(lambda: ModelDrafter(model), shared=model.close)
+    return AdaptiveSpeculation(lambda: (LookupDrafter(), ModelDrafter(model)), shared=model.close)

@@ -105,7 +105,13 @@ def chunk(content: str | None = None, *, reason: str | None = None, **delta: Any
 USAGE = "data: " + json.dumps(
     {
         "choices": [],
-        "usage": {"prompt_tokens": 9, "completion_tokens": 2, "prompt_tokens_details": {"cached_tokens": 4}},
+        "usage": {
+            "prompt_tokens": 9,
+            "completion_tokens": 2,
+            "prompt_tokens_details": {"cached_tokens": 4},
+            "drafted_tokens": 6,
+            "accepted_tokens": 5,
+        },
     }
 )
 
@@ -136,6 +142,7 @@ def test_an_answer_with_its_counts(endpoint: Endpoint) -> None:
     end = events[-1]
     assert text_of(events) == "Paris"
     assert isinstance(end, Finished)
+    assert (end.usage.drafted_tokens, end.usage.accepted_tokens) == (6, 5)
     assert (end.reason, end.usage.prompt_tokens, end.usage.completion_tokens, end.usage.cached_tokens) == (
         "stop",
         9,

@@ -223,8 +223,12 @@ def test_lookup_in_batches_that_are_preempted(
 ) -> None:
     prompts = [[(7 * start + 3) % 64 for start in range(seed, 60 + seed)] for seed in range(3)]
     options: dict[str, Any] = {} if pages is None else {"pool": PoolSizes((pages,))}
+    speculation = AdaptiveSpeculation(lambda: (LookupDrafter(),))
     engine = make_engine(
-        IntegerExecutor(script=predictable), parallel=3, speculation=AdaptiveSpeculation(LookupDrafter), **options
+        IntegerExecutor(script=predictable),
+        parallel=3,
+        speculation=speculation,
+        **options,
     )
     generations = [
         engine.submit(Request(prompt, SamplingParameters(**{**parameters, "max_tokens": 60}))) for prompt in prompts

@@ -394,3 +394,4 @@ def test_a_window_says_what_it_dropped(serve: Serve) -> None:
     usage = server.chat(max_tokens=150).json()["usage"]
     assert usage["completion_tokens"] == 150
     assert usage["evicted_tokens"] > 0
+    assert usage["drafted_tokens"] >= usage["accepted_tokens"] >= 0

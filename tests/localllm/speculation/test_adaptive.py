@@ -45,7 +45,7 @@ def decode(
     guesser: Guesser, chance: Callable[[int], float], seconds: Callable[[int], float], count: int, others: int = 0
 ) -> tuple[float, float]:
     """(seconds with guesses, seconds without) of `count` tokens beside `others` rows; step times are noisy."""
-    speculation = AdaptiveSpeculation(lambda: guesser)
+    speculation = AdaptiveSpeculation(lambda: (guesser,))
     guide, random = speculation.begin(), np.random.default_rng(0)
     made, spent = 0, 0.0
     while made < count:
@@ -97,7 +97,7 @@ def test_a_drafter_that_costs_time_rests_after_losses() -> None:
 
 
 def test_nothing_is_guessed_before_a_step_was_measured() -> None:
-    guide = AdaptiveSpeculation(lambda: Guesser(1, cheap=True)).begin()
+    guide = AdaptiveSpeculation(lambda: (Guesser(1, cheap=True),)).begin()
     assert guide.draft([1], 15, Load(1, 1.0), None) == NOTHING
 
 
@@ -106,7 +106,7 @@ def test_the_likeliest_part_of_a_tree_is_kept() -> None:
         def draft(self, tokens: Sequence[int], most: int, hidden: Any) -> Draft:
             return Draft((1, 2, 3, 4), (-1, 0, -1, 2), (1, 1, 2, 2))
 
-    speculation = AdaptiveSpeculation(lambda: Tree(1, cheap=True))
+    speculation = AdaptiveSpeculation(lambda: (Tree(1, cheap=True),))
     for _ in range(50):
         speculation.observe(1, rising(1))
         speculation.experience.judge(Draft((1, 2), (-1, 0), (1, 1)), [0, 1])
@@ -136,3 +136,29 @@ def test_experience_is_the_first_estimate_of_a_new_sequence() -> None:
         own.judge(chain([1, 1], 3), [])
     assert own.rate(3) < 0.4
     assert own.rate(4) == 0.5
+
+
+def test_the_next_sequence_inherits_a_rest() -> None:
+    guesser = Guesser(1, cheap=False)
+    speculation = AdaptiveSpeculation(lambda: (guesser,))
+    for _ in range(20):
+        guide = speculation.begin()
+        for step in range(40):
+            draft = guide.draft([0] * (step + 1), 15, Load(1, 1.0), None)
+            speculation.observe(1 + len(draft), rising(1 + len(draft)))
+            if len(draft):
+                guide.judge(draft, [])
+        guide.close()
+    assert guesser.calls < 60  # of 800 steps
+
+
+def test_a_free_drafter_goes_first_and_a_costly_one_fills_in() -> None:
+    free, costly = Guesser(1, cheap=True), Guesser(2, cheap=False)
+    speculation = AdaptiveSpeculation(lambda: (free, costly))
+    speculation.observe(1, rising(1))
+    guide = speculation.begin()
+    for _ in range(60):
+        draft = guide.draft([0], 4, Load(1, 1.0), None)
+        if len(draft):
+            guide.judge(draft, range(len(draft)) if draft.grades[0] == 2 else [])
+    assert draft.grades[:1] == (2,)
