@@ -162,6 +162,21 @@ def test_perplexity_of_a_text_that_is_too_short(tiny: str, tmp_path: Path, capsy
     assert "fewer than one chunk of 64" in err
 
 
+def test_perplexity_under_a_lossy_policy(tiny: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = tmp_path / "text.txt"
+    text.write_text("A text of some length that a tiny model finds hard. " * 6)
+    command = ["perplexity", tiny, "--file", str(text), "--chunk", "64", "--device", "cpu", "--json"]
+    found = []
+    for policy in ([], ["--kv-policy", "h2o:64"], ["--kv-policy", "h2o:16"], ["--kv-policy", "sparq:4:16"]):
+        code, out, _ = run(capsys, *command, *policy)
+        assert code == 0
+        found.append(json.loads(out)["perplexity"])
+    assert found[0] == found[1] != found[2]
+    assert found[0] != found[3]
+    code, _, err = run(capsys, *command, "--kv-policy", "h2o:all")
+    assert (code, "write h2o:TOKENS" in err) == (1, True)
+
+
 def test_a_pipe_is_read_and_a_closed_one_is_no_error(tiny: str) -> None:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     command = [sys.executable, "-m", "localllm", "run", tiny, "--raw", "-n", "3", "--ignore-eos"]

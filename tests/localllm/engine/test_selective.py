@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from byte_tokenizer import byte_tokenizer
 
-from localllm.cache import parse_kv_policy
+from localllm.cache import PoolSizes, parse_kv_policy
 from localllm.completion import collect
 from localllm.engine import Engine, EngineOptions, Request
 from localllm.errors import ConfigurationError
@@ -30,10 +30,18 @@ def open_engine(data_folder: Path) -> Iterator[Open]:
     with open_gguf(data_folder / "models" / "llama_gqa_tied_f16.gguf") as file:
         spec = load_spec(file)
 
-        def make(policy: str | None, device: Device = "reference", parallel: int = 1, max_rows: int = 64) -> Engine:
+        def make(
+            policy: str | None,
+            device: Device = "reference",
+            parallel: int = 1,
+            max_rows: int = 64,
+            pool: PoolSizes | None = None,
+        ) -> Engine:
             selective = None if policy is None else parse_kv_policy(policy)
             executor = open_executor(spec, device, ExecutorOptions(1, max_rows, selective=selective))
-            engine = Engine(executor, byte_tokenizer(), EngineOptions(128, parallel=parallel, selective=selective))
+            engine = Engine(
+                executor, byte_tokenizer(), EngineOptions(128, parallel=parallel, selective=selective, pool=pool)
+            )
             opened.append((engine, executor))
             return engine
 
@@ -56,6 +64,14 @@ def test_one_text_in_any_batch(policy: str, open_engine: Open) -> None:
     generations = [together.submit(Request(prompt, SAMPLED)) for prompt in PROMPTS]
     assert [collect(generation).ids for generation in generations] == expected
     assert [_answer(open_engine(None), prompt) for prompt in PROMPTS] != expected
+
+
+def test_one_text_when_pages_run_out(open_engine: Open) -> None:
+    expected = [_answer(open_engine("h2o:32", "cpu"), prompt) for prompt in PROMPTS]
+    engine = open_engine("h2o:32", "cpu", parallel=3, pool=PoolSizes((5,)))
+    generations = [engine.submit(Request(prompt, SAMPLED)) for prompt in PROMPTS]
+    assert [collect(generation).ids for generation in generations] == expected
+    assert engine.usage().pages.held == engine.usage().pages.cached == 0
 
 
 def test_several_answers_to_a_prompt_share_no_page(open_engine: Open) -> None:
