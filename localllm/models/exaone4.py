@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from localllm.kernels.spec import Layer
-
-from .parts.attention import read_attention, slides, sliding_window
-from .parts.decoder import assemble, read_embed, read_head
+from .parts.attention import sliding_window
 from .parts.dimensions import read_dimensions
-from .parts.feed_forward import read_feed_forward
+from .parts.post_normed import build_post_normed
 from .parts.rope import read_rope
 
 if TYPE_CHECKING:
@@ -22,20 +19,5 @@ def build(source: Source) -> ModelSpec:
     """With a window (32B) three of four layers slide, and the others are not rotated; without one all are rotated."""
     sizes = read_dimensions(source)
     rope = read_rope(source, sizes.rope_dimensions, interleaved=False)
-    window = sliding_window(source)
-    layers = []
-    for index in range(sizes.layers):
-        local = window is not None and slides(source, index, period=4)
-        attention = read_attention(
-            source,
-            index,
-            sizes,
-            rope if local or window is None else None,
-            norm=None,
-            window=window if local else None,
-            head_norms="head",
-            post_norm="post_attention_norm",
-        )
-        block = read_feed_forward(source, index, sizes.hidden, norm=None, post_norm="post_ffw_norm")
-        layers.append(Layer(attention, block))
-    return assemble(source, sizes, read_embed(source, sizes), layers, read_head(source, sizes))
+    others = rope if sliding_window(source) is None else None
+    return build_post_normed(source, sizes, rope=others, local_rope=rope, head_norms="head")
