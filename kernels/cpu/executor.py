@@ -88,7 +88,8 @@ class CpuExecutor:
         self._sparse_layers = sparse_layers(spec, options.mode)
         self._counts = ActivationCounts() if options.count_activations else None
         self._plan_weights()
-        self._weights.load(options.progress, self._threads, options.repacked)
+        kept = None if self._blocks else options.repacked  # the plan of a half does not say which neurons it has
+        self._weights.load(options.progress, self._threads, kept)
 
     def _plan_weights(self) -> None:
         shapes = page_shapes(self.spec, self.layout, FLOAT_PAGES)
