@@ -10,15 +10,15 @@ from collections.abc import Callable
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
+from .attention_fetch import NextKeys
 from .attention_rows import RowAttention
 from .attention_shape import AttentionShape, HeadPages
 from .compile import KernelSource
 from .ir_types import Value
-from .operation import Arguments, Kind, Operation, Rows, portion
+from .operation import Arguments, Kind, Operation, Rows
+from .page_types import LayerPages, PagePoolValue
 from .run_loop import word
-from .softmax import (
-    RowPlan,
-)
+from .softmax import RowPlan, chunk_of
 from .step_state import GroupWord, Word, group_word
 
 if TYPE_CHECKING:
@@ -41,8 +41,7 @@ def attention(
     queries: Rows,
     sink_queries: Rows,
     output: Rows,
-    pages: int,
-    recent: int,
+    pages: LayerPages,
     group: int,
     parts: int,
     learned_sinks: int,
@@ -50,12 +49,13 @@ def attention(
 ) -> Operation:
     """Attend the items of cache group `group`: rotated and scaled queries to `output`, rows of compact heads.
 
-    `pages` is the address of the layer's page 0, `recent` that of page 0 of those that rows are written to, `parts`
-    that of the parts, `learned_sinks` that of one float32 logit for each head (16 floats of padding behind them).
+    `parts` is the address of the parts, `learned_sinks` that of one float32 logit for each head (16 floats of padding
+    behind them).
     """
     arguments = (
         *(*queries.fields, *sink_queries.fields, *output.fields),
-        *(pages, recent, 8 * group_word(group, GroupWord.ROWS), parts, learned_sinks),
+        *(*pages.main.fields, *pages.recent.fields),
+        *(8 * group_word(group, GroupWord.ROWS), parts, learned_sinks),
     )
     source = KernelSource("attention", shape.key, lambda e, r, s, t: _emit(e, r, s, t, shape))
     return Operation(source, arguments, Kind.ATTENTION, barrier)
@@ -64,7 +64,8 @@ def attention(
 def _emit(e: Emitter, record: Value, step: Value, thread: Value, shape: AttentionShape) -> None:
     arguments = Arguments(e, record, thread)
     queries, sink_queries, output = arguments.rows(), arguments.rows(), arguments.rows()
-    pages, recent, group_offset, parts, learned_sinks = arguments.integers(5)
+    pages, recent = (PagePoolValue(e, pool, arguments.integers(2)) for pool in (shape.pages, shape.recent))
+    group_offset, parts, learned_sinks = arguments.integers(3)
     group = e.add(step, group_offset)
     plans, items, count = (
         e.field(group, GroupWord.ROWS),
@@ -72,16 +73,30 @@ def _emit(e: Emitter, record: Value, step: Value, thread: Value, shape: Attentio
         e.field(group, GroupWord.ITEM_COUNT),
     )
     kv_heads, size = shape.pages.heads, heads_together(e, shape)
-    split = _query_split(e, e.mul(count, kv_heads), word(e, step, Word.THREADS), shape.group)
-    start, stop = portion(e, e.mul(e.mul(count, kv_heads), split), step, thread)
+    threads = word(e, step, Word.THREADS)
+    split = _query_split(e, e.mul(e.sub(count, 1), kv_heads), threads, shape.group)
+    units = e.mul(e.mul(count, kv_heads), split)
 
-    def unit(number: Value, _: list[Value]) -> None:
+    def place(number: Value) -> tuple[Value, Value, Value, HeadPages, Value]:
+        """A unit's part of the query heads, KV head, item, pages and row plan."""
         part, rest = e.remainder(number, split), e.div(number, split)
         kv_head = e.remainder(rest, kv_heads)
         item = e.at(items, e.mul(e.div(rest, kv_heads), 8 * Item.SIZE))
+        plan = e.add(plans, e.mul(e.field(item, Item.ROW), 8 * RowPlan.SIZE))
+        return part, kv_head, item, HeadPages.of(pages, recent, kv_head), plan
+
+    def keys_of(number: Value) -> NextKeys:
+        """The keys that a unit reads first."""
+        _, _, item, head_pages, plan = place(number)
+        chunk = chunk_of(e, plan, e.field(item, Item.FIRST_CHUNK))
+        return NextKeys.of(e, head_pages, e.field(plan, RowPlan.PAGES), chunk)
+
+    def unit(number: Value, _: list[Value]) -> None:
+        part, kv_head, item, head_pages, plan = place(number)
         row = e.field(item, Item.ROW)
         first, last = (e.div(e.mul(e.add(part, i), shape.group), split) for i in range(2))
-        head_pages = HeadPages.of(e, shape, pages, recent, kv_head)
+        after = e.add(number, threads)
+        following = keys_of(e.select(e.compare("<", after, units), after, number))
 
         def heads(together: int) -> Callable[[Value, list[Value]], None]:
             def body(index: Value, _: list[Value]) -> None:
@@ -93,11 +108,12 @@ def _emit(e: Emitter, record: Value, step: Value, thread: Value, shape: Attentio
                 values_of = [
                     e.at(queries.row(row), offset),
                     e.at(sink_queries.row(row), offset),
-                    e.add(plans, e.mul(row, 8 * RowPlan.SIZE)),
+                    plan,
                     *(e.field(item, Item.FIRST_CHUNK), e.field(item, Item.LAST_CHUNK), *head_pages.all),
                     e.at(output.row(row), e.mul(head, 4 * shape.value_dim)),
                     e.select(e.compare("<", part_number, 0), 0, part_address),
                     e.add(learned_sinks, e.mul(head, 4)),
+                    *following.all,
                 ]
                 e.outline(f"attend_{together}", lambda i, a: RowAttention(i, shape, together, *a).emit(), values_of)
 
@@ -108,13 +124,20 @@ def _emit(e: Emitter, record: Value, step: Value, thread: Value, shape: Attentio
         if size > 1:
             e.loop(last, [], heads(1), start=e.add(first, whole))
 
-    e.loop(stop, [], unit, start=start)
+    # Turn by turn: units of a row's last chunk, often a short one, spread over the threads.
+    with e.when(e.compare("<", thread, units)):
+        keys_of(thread).fetch(e, shape)
+    e.loop(units, [], unit, start=thread, step=threads)
 
 
 def _query_split(e: Emitter, units: Value, threads: Value, group: int) -> Value:
-    """Into how many parts the query heads of a KV head are divided: if without it the threads' shares differ much."""
+    """Into how many parts the query heads of a KV head are divided: if without it the threads' shares differ much.
+
+    `units` are those of all items but the last, which may be a short chunk.
+    """
     rounds = e.div(e.add(units, e.sub(threads, 1)), threads)
-    fair = e.compare("<=", e.mul(e.mul(rounds, threads), 4), e.mul(units, 5))
+    fair = e.bit_and(e.compare("<=", e.mul(e.mul(rounds, threads), 4), e.mul(units, 5)), e.compare(">", units, 0))
+    fair = e.bit_or(fair, e.compare("==", threads, 1))
     return e.select(fair, e.integer(1), group)
 
 

@@ -12,6 +12,7 @@ from .attention_shape import HeadPages
 from .attention_tile import TILE_ROWS, Tile, TileAttention
 from .compile import KernelSource
 from .operation import Arguments, Kind, Operation, Rows, portion
+from .page_types import LayerPages, PagePoolValue
 from .softmax import RowPlan
 from .step_state import GroupWord, group_word
 
@@ -27,8 +28,7 @@ def attention_prefill(
     queries: Rows,
     sink_queries: Rows,
     output: Rows,
-    pages: int,
-    recent: int,
+    pages: LayerPages,
     group: int,
     learned_sinks: int,
     barrier: bool = True,
@@ -36,7 +36,8 @@ def attention_prefill(
     """Attend the tiles of a cache group; arguments as for `attention`. Not for latent attention."""
     arguments = (
         *(*queries.fields, *sink_queries.fields, *output.fields),
-        *(pages, recent, 8 * group_word(group, GroupWord.ROWS), learned_sinks),
+        *(*pages.main.fields, *pages.recent.fields),
+        *(8 * group_word(group, GroupWord.ROWS), learned_sinks),
     )
     source = KernelSource("attention_prefill", shape.key, lambda e, r, s, t: _emit(e, r, s, t, shape))
     return Operation(source, arguments, Kind.ATTENTION, barrier)
@@ -45,7 +46,8 @@ def attention_prefill(
 def _emit(e: Emitter, record: Value, step: Value, thread: Value, shape: AttentionShape) -> None:
     arguments = Arguments(e, record, thread)
     queries, sink_queries, output = arguments.rows(), arguments.rows(), arguments.rows()
-    pages, recent, group_offset, learned_sinks = arguments.integers(4)
+    pages, recent = (PagePoolValue(e, pool, arguments.integers(2)) for pool in (shape.pages, shape.recent))
+    group_offset, learned_sinks = arguments.integers(2)
     group = e.add(step, group_offset)
     plans, tiles, count = (
         e.field(group, GroupWord.ROWS),
@@ -66,7 +68,7 @@ def _emit(e: Emitter, record: Value, step: Value, thread: Value, shape: Attentio
             *(e.at(queries.row(row), offset), queries.stride),
             *(e.at(sink_queries.row(row), offset), sink_queries.stride),
             *(e.add(plans, e.mul(row, 8 * RowPlan.SIZE)), tile),
-            *HeadPages.of(e, shape, pages, recent, kv_head).all,
+            *HeadPages.of(pages, recent, kv_head).all,
             *(e.at(output.row(row), e.mul(head, 4 * shape.value_dim)), output.stride),
             e.at(learned_sinks, e.mul(head, 4)),
         ]

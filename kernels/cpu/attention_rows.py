@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from .attention_fetch import NextKeys, fetch_share
 from .attention_sealed import SealedPages
 from .attention_shape import SCORE_STRIDE, AttentionShape, HeadPages, State, store_head, update_state
 from .ir_types import F32, F32X16, I8, I8X16, I32, Value, vector
@@ -31,10 +32,9 @@ class RowAttention:
 
     def __init__(self, e: Emitter, shape: AttentionShape, count: int, *arguments: Value) -> None:
         self.e, self.shape, self.count = e, shape, count
-        query, sink_query, self.plan, self.first, self.last, *pages, self.output, self.part, self.learned_sinks = (
-            arguments
-        )
-        self.pages = HeadPages(*pages)
+        query, sink_query, self.plan, self.first, self.last, *rest = arguments
+        *pages, self.output, self.part, self.learned_sinks = rest[:-4]
+        self.pages, self.following = HeadPages(*pages), NextKeys(*rest[-4:])
         self.keys, self.values = self.pages.recent_keys, self.pages.recent_values
         self.query, self.sink_query = e.pointer(query), e.pointer(sink_query)
         registers = 2 * e.isa.token_block
@@ -49,7 +49,7 @@ class RowAttention:
         self.sealed = None
         if shape.sealed is not None:
             self.sealed_together = max(1, min(4, registers // 2 // count))
-            self.sealed = SealedPages(e, shape, shape.sealed, count * self.sealed_together)
+            self.sealed = SealedPages(e, shape, shape.sealed, count, self.sealed_together)
             self.sealed.place(self.pages.keys, self.pages.values, self.pages.bases)
 
     def emit(self) -> None:
@@ -58,7 +58,7 @@ class RowAttention:
         e.loop(
             width * self.count, [], lambda i, _: e.store(e.constant(F32X16, 0.0), self.sums, e.mul(i, 4)), step=LANES
         )
-        e.loop(self.last, [], lambda index, _: self._chunk(chunk_of(e, self.plan, index)), start=self.first)
+        e.loop(self.last, [], lambda index, _: self._chunk(index), start=self.first)
         with e.either(e.compare("!=", self.part, 0)) as (then, otherwise):
             with then:
                 self._store_part()
@@ -78,8 +78,10 @@ class RowAttention:
         e.store(largest, self._state(State.LARGEST))
         e.store(total, self._state(State.TOTAL))
 
-    def _chunk(self, chunk: Chunk) -> None:
+    def _chunk(self, index: Value) -> None:
         e = self.e
+        chunk = chunk_of(e, self.plan, index)
+        self.next_keys = self._after(index)
         first_page = e.div(e.max(e.sub(chunk.low, chunk.start), 0), LANES)
         pages = e.div(e.add(e.sub(chunk.stop, chunk.start), LANES - 1), LANES)
         table = e.at(e.field(self.plan, RowPlan.PAGES), e.mul(e.div(chunk.start, LANES), 4))
@@ -93,6 +95,15 @@ class RowAttention:
         else:
             self._values(table, first_page, pages)
 
+    def _after(self, index: Value) -> NextKeys:
+        """What is read after this chunk: the next one of the range or, behind the last one, what follows the range."""
+        e = self.e
+        after = e.add(index, 1)
+        own = NextKeys.of(e, self.pages, e.field(self.plan, RowPlan.PAGES), chunk_of(e, self.plan, after))
+        more = e.compare("<", after, self.last)
+        pairs = zip(own.all, self.following.all, strict=True)
+        return NextKeys(*(e.select(more, mine, other) for mine, other in pairs))
+
     def _scores(self, chunk: Chunk, query: Value, table: Value, first_page: Value, pages: Value) -> list[Value]:
         """Scores of all heads and keys to scratch; returns each head's largest ones, lane by lane."""
         e, sealed = self.e, self.sealed
@@ -103,9 +114,11 @@ class RowAttention:
 
         if sealed is None:
             return recent_run(first_page, pages, start)
+        for head in range(self.count):
+            sealed.take_query(e.at(query, head * self.shape.query_stride), head)
 
         def sealed_run(first: Value, stop: Value, largest: list[Value]) -> list[Value]:
-            return self._sealed_scores(sealed, chunk, query, table, first, stop, largest)
+            return self._sealed_scores(sealed, chunk, table, first, stop, largest)
 
         return walk_runs(e, table, first_page, pages, start, recent_run, sealed_run)
 
@@ -114,13 +127,17 @@ class RowAttention:
     ) -> list[Value]:
         e, shape, together = self.e, self.shape, self.pages_together
         kind = shape.recent.floats
-        unroll = 2 if together * self.count > 4 else 4
+        unroll, width = 2 if together * self.count > 4 else 4, padded(shape.pages.key_dim)
 
         def page_block(page: Value, largest: list[Value]) -> list[Value]:
             numbers = [e.min(e.add(page, i), e.sub(stop, 1)) for i in range(together)]
-            addresses = [self._page(self.keys, table, number) for number in numbers]
+            addresses = [self._keys_of(table, number) for number in numbers]
+            values = [] if shape.pages.values_are_keys else [self._values_of(table, n) for n in numbers]
+            parts = width // unroll
 
             def channels(channel: Value, sums: list[Value]) -> list[Value]:
+                for address in values:
+                    fetch_share(e, address, shape.recent.value_head_bytes, e.div(channel, unroll), parts)
                 for k in range(unroll):
                     at = e.add(channel, k)
                     keys = [kind.load_channel(e, address, at) for address in addresses]
@@ -131,7 +148,7 @@ class RowAttention:
                 return sums
 
             zeros = [e.constant(F32X16, 0.0)] * (self.count * together)
-            sums = e.loop(padded(shape.pages.key_dim), zeros, channels, step=unroll)
+            sums = e.loop(width, zeros, channels, step=unroll)
             return self._keep_scores(chunk, page, stop, sums, largest)
 
         return e.loop(stop, largest, page_block, start=first, step=together)
@@ -140,7 +157,6 @@ class RowAttention:
         self,
         sealed: SealedPages,
         chunk: Chunk,
-        query: Value,
         table: Value,
         first: Value,
         stop: Value,
@@ -149,18 +165,26 @@ class RowAttention:
         e, together = self.e, self.sealed_together
 
         def page_block(page: Value, largest: list[Value]) -> list[Value]:
-            offsets = [
-                sealed.offset(table, e.min(e.add(page, i), e.sub(stop, 1)) if i else page) for i in range(together)
+            numbers = [e.min(e.add(page, i), e.sub(stop, 1)) if i else page for i in range(together)]
+            sealed_pages = [load_index(e, table, number) for number in numbers]
+            bases, zeros = [], []
+            for i, sealed_page in enumerate(sealed_pages):
+                bases.append(sealed.load_factors(sealed_page))
+                zeros.extend(sealed.scale_query(head, i * self.count + head) for head in range(self.count))
+            values = [sealed.values_of(sealed_page) for sealed_page in sealed_pages]
+            size = self.shape.pages.value_head_bytes
+
+            def fetch(step: Value, steps: int) -> None:
+                for address in values:
+                    fetch_share(e, address, size, step, steps)
+
+            queries = [sealed.query(row) for row in range(together * self.count)]
+            sums = sealed.sums(sealed_pages, queries, fetch)
+            by_head = [
+                sealed.score(sums[i * self.count + head], zeros[i * self.count + head], bases[i], head)
+                for head in range(self.count)
+                for i in range(together)
             ]
-            by_zeros = []
-            for i, offset in enumerate(offsets):
-                sealed.load_factors(offset)
-                for head in range(self.count):
-                    own = e.at(query, head * self.shape.query_stride)
-                    by_zeros.append(sealed.scale_query(own, i * self.count + head))
-            sums = sealed.sums(offsets, [sealed.query(row) for row in range(together * self.count)])
-            scores = [e.add(each, e.splat(zeros, LANES)) for each, zeros in zip(sums, by_zeros, strict=True)]
-            by_head = [scores[i * self.count + head] for head in range(self.count) for i in range(together)]
             return self._keep_scores(chunk, page, stop, by_head, largest)
 
         return e.loop(stop, largest, page_block, start=first, step=together)
@@ -213,39 +237,50 @@ class RowAttention:
     def _values(self, table: Value, first_page: Value, pages: Value) -> None:
         """Add the weighted values of the chunk to the sums."""
         e, width, sealed = self.e, padded(self.shape.value_dim), self.sealed
-        groups = [range(0, width, LANES)] if sealed is None else sealed.groups()
+        groups, together = [range(0, width, LANES)] if sealed is None else sealed.groups(), self.channels_together
+        sums_done, all_sums = 0, sum(-(-len(members) // together) for members in groups)
+        weights = [e.at(self.scores, self.score_stride * head) for head in range(self.count)]
         for group, members in enumerate(groups):
-            source, stride = self.scores, self.score_stride
-            by_zeros: list[Value] = []
+            scaled = []
             if sealed is not None:
-                source, stride = sealed.weights, SCORE_STRIDE
-                targets = [e.at(source, stride * head) for head in range(self.count)]
-                weights = [e.at(self.scores, self.score_stride * head) for head in range(self.count)]
-                by_zeros = sealed.scale_weights(group, table, first_page, pages, weights, targets)
-            for first in range(0, len(members), self.channels_together):
-                channels = members[first : first + self.channels_together]
-                weights = [e.at(source, stride * head) for head in range(self.count)]
-                sums = self._sum_values(table, first_page, pages, channels, weights)
+                scaled = [
+                    sealed.scale_weights(group, table, first_page, pages, own, head) for head, own in enumerate(weights)
+                ]
+            for first in range(0, len(members), together):
+                channels = members[first : first + together]
+                sums = self._sum_values(table, first_page, pages, channels, weights, scaled, (sums_done, all_sums))
+                sums_done += 1
                 for head in range(self.count):
                     for i, channel in enumerate(channels):
-                        total = sums[head * len(channels) + i]
-                        if sealed is not None:
-                            total = e.add(total, e.splat(by_zeros[head], LANES))
-                        self._add(head, channel, total)
+                        self._add(head, channel, sums[head * len(channels) + i])
 
     def _sum_values(
-        self, table: Value, first_page: Value, pages: Value, channels: range, weights: list[Value]
+        self,
+        table: Value,
+        first_page: Value,
+        pages: Value,
+        channels: range,
+        weights: list[Value],
+        scaled: list[tuple[Value, Value]],
+        share: tuple[int, int],
     ) -> list[Value]:
-        """Weighted values of some channels over all pages: every channel of the first head, then of the next."""
+        """Weighted values of some channels over all pages: every channel of the first head, then of the next.
+
+        `scaled`: what `scale_weights` gave for each head. `share`: the how-manieth of how many such sums this is; that
+        share of the next keys is fetched meanwhile.
+        """
         e, shape, kind, sealed = self.e, self.shape, self.shape.recent.floats, self.sealed
         unroll = 4
 
         def recent_run(start: Value, stop: Value, sums: list[Value]) -> list[Value]:
             def page_values(page: Value, sums: list[Value]) -> list[Value]:
-                address = self._page(self.values, table, page)
+                address = self._values_of(table, page)
                 own = [e.at(row, e.mul(page, 4 * LANES)) for row in weights]
+                keys, steps = self.next_keys.page(e, shape, page), LANES // unroll
 
                 def slots(slot: Value, sums: list[Value]) -> list[Value]:
+                    step = e.add(e.div(slot, unroll), share[0] * steps)
+                    fetch_share(e, keys, shape.pages.key_head_bytes, step, share[1] * steps)
                     for k in range(unroll):
                         at = e.add(slot, k)
                         loaded = [kind.load_value(e, address, shape.pages.value_dim, at, c) for c in channels]
@@ -264,14 +299,18 @@ class RowAttention:
         if sealed is None:
             return recent_run(first_page, pages, zeros)
 
-        def sealed_run(start: Value, stop: Value, sums: list[Value]) -> list[Value]:
-            def page_values(page: Value, sums: list[Value]) -> list[Value]:
-                own = [e.at(row, e.mul(page, 4 * LANES)) for row in weights]
-                return sealed.add_values(table, page, channels, own, sums)
+        def fetch(page: Value, step: Value, steps: int) -> None:
+            keys = self.next_keys.page(e, shape, page)
+            fetch_share(e, keys, shape.pages.key_head_bytes, e.add(step, share[0] * steps), share[1] * steps)
 
-            return e.loop(stop, sums, page_values, start=start)
-
-        return walk_runs(e, table, first_page, pages, zeros, recent_run, sealed_run)
+        rows = [sealed.pairs_of(head) for head in range(self.count)]
+        integers = sealed.weighted_values(table, first_page, pages, channels, rows, fetch)
+        sums = [
+            sealed.value_sum(integers[head * len(channels) + i], *scaled[head])
+            for head in range(self.count)
+            for i in range(len(channels))
+        ]
+        return walk_runs(e, table, first_page, pages, sums, recent_run, lambda _, __, values: values)
 
     def _latent_values(self, table: Value, first_page: Value, pages: Value) -> None:
         """As `_values`, where the value of a key is the first part of the key itself."""
@@ -281,7 +320,7 @@ class RowAttention:
 
         def block(channel: Value, _: list[Value]) -> None:
             def page_values(page: Value, sums: list[Value]) -> list[Value]:
-                address = self._page(self.keys, table, page)
+                address = self._keys_of(table, page)
                 weights = [e.load(F32X16, self._score(head, page)) for head in range(self.count)]
                 for k in range(together):
                     keys = kind.load_channel(e, address, e.add(channel, k))
@@ -328,8 +367,13 @@ class RowAttention:
             target = e.at(self.output, 4 * head * self.shape.value_dim)
             store_head(e, self.shape.value_dim, e.at(self.sums, head * self.sum_stride), inverse, target)
 
-    def _page(self, base: Value, table: Value, number: Value) -> Value:
-        return self.e.at(base, self.shape.recent_offset(self.e, load_index(self.e, table, number)))
+    def _keys_of(self, table: Value, number: Value) -> Value:
+        page = self.shape.recent_page(self.e, load_index(self.e, table, number))
+        return self.e.at(self.keys, self.e.mul(page, self.shape.recent.key_head_bytes))
+
+    def _values_of(self, table: Value, number: Value) -> Value:
+        page = self.shape.recent_page(self.e, load_index(self.e, table, number))
+        return self.e.at(self.values, self.e.mul(page, self.shape.recent.value_head_bytes))
 
     def _score(self, head: int, page: Value) -> Value:
         return self.e.at(self.scores, self.e.mul(page, 4 * LANES), head * self.score_stride)

@@ -2,78 +2,111 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from localllm.kernels.kv_quantise import value_groups
 
 from .attention_shape import SCORE_STRIDE, AttentionShape
-from .ir_types import F32, F32X16, Value
+from .ir_types import F32, F32X16, I32X16, Value
 from .operation import load_index
 from .page_types import LANES, padded
 from .page_walk import walk_runs
+from .pair_dot import emit_pair_dot, largest_of, multiplier_limit, round_to_pairs
 from .quantised_pages import QuantisedPages
+from .softmax import CHUNK
 
 if TYPE_CHECKING:
     from .emit import Emitter
 
+PAIR_STRIDE = 2 * CHUNK + 64  # bytes between the integer weights of rows
+_UNROLL = 2  # vectors of keys: there are at least two for every 16 channels
+
 
 class SealedPages:
-    """Reads the quantised pages of one KV head for up to `rows` rows of queries.
+    """Reads the quantised pages of one KV head for up to `rows` rows of queries, `pages` of them at once.
 
     `keys`, `values` and `bases` are those of page 0.
     """
 
-    def __init__(self, e: Emitter, shape: AttentionShape, kind: QuantisedPages, rows: int) -> None:
+    def __init__(self, e: Emitter, shape: AttentionShape, kind: QuantisedPages, rows: int, pages: int = 1) -> None:
         self.e, self.shape, self.kind = e, shape, kind
         self.key_dim, self.value_dim = shape.pages.key_dim, shape.pages.value_dim
         self.width = padded(self.key_dim)
         self.stride = 4 * self.width + 64  # an odd number of lines, as for the queries of the prefill kernel
+        self.query_stride = 2 * self.width + 64
         self.factors = e.scratch(8 * self.width)
-        self.scaled = e.scratch(rows * self.stride)
+        self.multipliers = e.scratch(rows * self.stride)
+        self.units = e.scratch(4 * rows)
+        self.queries = e.scratch(rows * pages * self.query_stride)
         self.weights = e.scratch(rows * SCORE_STRIDE)
-        self.unroll = max(2, kind.packed)
+        self.pairs = e.scratch(rows * PAIR_STRIDE)
 
     def place(self, keys: Value, values: Value, bases: Value) -> None:
         """The KV head to read."""
         self.keys, self.values, self.bases = keys, values, bases
 
-    def offset(self, table: Value, number: Value) -> Value:
-        """Of a page from page 0."""
-        return self.e.mul(load_index(self.e, table, number), self.shape.pages.page_bytes)
+    def keys_of(self, page: Value) -> Value:
+        """Where the keys of a page are."""
+        return self.e.at(self.keys, self.e.mul(page, self.shape.pages.key_head_bytes))
 
-    def load_factors(self, page: Value) -> None:
-        """Steps and zeros of a page's keys to scratch; `page` is its offset."""
+    def values_of(self, page: Value) -> Value:
+        """Where the values of a page are."""
+        return self.e.at(self.values, self.e.mul(page, self.shape.pages.value_head_bytes))
+
+    def take_query(self, query: Value, row: Value | int) -> None:
+        """Prepare a row's query for all pages of a chunk."""
         e = self.e
-        self.kind.store_factors(e, e.at(self.keys, page), e.at(self.bases, page), self.key_dim, self.factors)
+        target = e.at(self.multipliers, e.mul(e.integer(row), self.stride))
+        unit = self.kind.key_multipliers(e, query, self.key_dim, target)
+        e.store(unit, self.units, e.mul(e.integer(row), 4))
 
-    def scale_query(self, query: Value, row: Value | int) -> Value:
-        """The query times the steps to the row's scratch; returns what the zeros add to its scores."""
-        return self.kind.scale_query(self.e, query, self.factors, self.key_dim, self.query(row))
+    def load_factors(self, page: Value) -> Value:
+        """Steps and zeros of a page's keys to scratch; returns the unit of these steps."""
+        e = self.e
+        self.kind.store_factors(e, self.keys_of(page), self.key_dim, self.factors)
+        return self.kind.base_step(e, e.at(self.bases, e.mul(page, self.shape.pages.extra_bytes)))
 
-    def query(self, row: Value | int) -> Value:
-        """Where the row's scaled query is."""
-        return self.e.at(self.scaled, self.e.mul(self.e.integer(row), self.stride))
+    def scale_query(self, row: Value | int, place: Value | int) -> Value:
+        """The row's query times the steps to a place for the sums; returns what the zeros add to these."""
+        e = self.e
+        multipliers = e.at(self.multipliers, e.mul(e.integer(row), self.stride))
+        return self.kind.scale_query(e, multipliers, self.factors, self.key_dim, self.query(place))
 
-    def sums(self, pages: Sequence[Value], queries: Sequence[Value]) -> list[Value]:
-        """Of code times scaled query, for each page offset and then for each of its scaled queries.
+    def query(self, place: Value | int) -> Value:
+        """Where a scaled query is."""
+        return self.e.at(self.queries, self.e.mul(self.e.integer(place), self.query_stride))
 
-        `queries` has as many for every page: those of the first page, of the second, ...
+    def score(self, total: Value, zeros: Value, base: Value, row: Value | int) -> Value:
+        """The scores of a row, from the sums, what the zeros add to them, and the unit of the page's steps."""
+        e = self.e
+        unit = e.mul(base, e.load(F32, self.units, e.mul(e.integer(row), 4)))
+        return e.mul(e.add(e.convert(total, F32), e.splat(zeros, LANES)), e.splat(unit, LANES))
+
+    def sums(
+        self, pages: Sequence[Value], queries: Sequence[Value], fetch: Callable[[Value, int], None] | None = None
+    ) -> list[Value]:
+        """Of code times scaled query, for each page and then for each of its scaled queries.
+
+        `queries` has as many for every page: those of the first page, of the second, ... `fetch` is called for every
+        step of the loop with the step and their number, to ask for what is read next.
         """
-        e, each = self.e, len(queries) // len(pages)
+        e, each, packed = self.e, len(queries) // len(pages), self.kind.packed
+        addresses, count = [self.keys_of(page) for page in pages], self.kind.key_vectors(self.key_dim)
 
-        def channels(channel: Value, sums: list[Value]) -> list[Value]:
-            for k in range(0, self.unroll, self.kind.packed):
-                at = e.add(channel, k)
-                for i, page in enumerate(pages):
-                    codes = self.kind.load_channels(e, e.at(self.keys, page), at)
-                    for j, code in enumerate(codes):
+        def vectors(number: Value, sums: list[Value]) -> list[Value]:
+            if fetch is not None:
+                fetch(e.div(number, _UNROLL), count // _UNROLL)
+            for k in range(_UNROLL):
+                at = e.add(number, k)
+                for i, address in enumerate(addresses):
+                    for field, codes in enumerate(self.kind.load_keys(e, address, at)):
                         for row in range(i * each, (i + 1) * each):
-                            q = e.load_splat(F32, LANES, queries[row], e.mul(channel, 4), 4 * (k + j))
-                            sums[row] = e.fma(q, code, sums[row])
+                            multipliers = e.at(queries[row], e.mul(at, 4 * packed), 4 * field)
+                            sums[row] = emit_pair_dot(e, sums[row], codes, multipliers)
             return sums
 
-        return e.loop(self.width, [e.constant(F32X16, 0.0)] * len(queries), channels, step=self.unroll)
+        return e.loop(count, [e.constant(I32X16, 0)] * len(queries), vectors, step=_UNROLL)
 
     def groups(self) -> list[range]:
         """The first channels of the registers of every group of values that share a step."""
@@ -82,60 +115,100 @@ class SealedPages:
         return [range(group.start, width if group is groups[-1] else group.stop, LANES) for group in groups]
 
     def scale_weights(
-        self, group: int, table: Value, first: Value, stop: Value, weights: Sequence[Value], targets: Sequence[Value]
-    ) -> list[Value]:
-        """Weights times the steps of their values, for one group of channels; those of float16 pages as they are.
+        self, group: int, table: Value, first: Value, stop: Value, weights: Value, row: Value | int
+    ) -> tuple[Value, Value]:
+        """A row's weights times the steps of their values, for one group of channels, as integers to `pairs_of(row)`.
 
-        Returns what the zeros add to each channel's sum, for each row of weights.
+        Returns what the zeros add to each channel's sum, and the unit of the sums.
         """
         e = self.e
+        scaled = e.at(self.weights, e.mul(e.integer(row), SCORE_STRIDE))
+        pairs = self.pairs_of(row)
 
-        def recent(start: Value, stop: Value, totals: list[Value]) -> Sequence[Value]:
-            def page(number: Value, totals: list[Value]) -> list[Value]:
-                offset = e.mul(number, 4 * LANES)
-                for source, target in zip(weights, targets, strict=True):
-                    e.store(e.load(F32X16, source, offset), target, offset)
-                return totals
+        def factors(number: Value) -> tuple[Value, Value]:
+            values = self.values_of(load_index(e, table, number))
+            return self.kind.value_factors(e, values, self.value_dim, group)
 
-            return e.loop(stop, totals, page, start=start)
+        def scale(number: Value, largest: list[Value]) -> list[Value]:
+            offset = e.mul(number, 4 * LANES)
+            value = e.mul(e.load(F32X16, weights, offset), factors(number)[0])
+            e.store(value, scaled, offset)
+            return [e.max(largest[0], value)]
 
-        def sealed(start: Value, stop: Value, totals: list[Value]) -> Sequence[Value]:
-            def page(number: Value, totals: list[Value]) -> list[Value]:
-                offset = e.mul(number, 4 * LANES)
-                values = e.at(self.values, self.offset(table, number))
-                steps, zeros = self.kind.value_factors(e, values, self.value_dim, group)
-                for row, (source, target) in enumerate(zip(weights, targets, strict=True)):
-                    scaled = e.mul(e.load(F32X16, source, offset), steps)
-                    e.store(scaled, target, offset)
-                    totals[row] = e.fma(scaled, zeros, totals[row])
-                return totals
+        zero = e.constant(F32X16, 0.0)
+        largest = largest_of(e, self._sealed_only(table, first, stop, [zero], scale)[0])
+        limit = float(multiplier_limit(self.kind.quantisation.largest, CHUNK))
+        factor = e.splat(e.div(limit, largest), LANES)
 
-            return e.loop(stop, totals, page, start=start)
+        def write(number: Value, total: list[Value]) -> list[Value]:
+            integers, rounded = round_to_pairs(e, e.mul(e.load(F32X16, scaled, e.mul(number, 4 * LANES)), factor))
+            e.store(integers, pairs, e.mul(number, 2 * LANES))
+            return [e.fma(rounded, factors(number)[1], total[0])]
 
-        zeros = [e.constant(F32X16, 0.0)] * len(weights)
-        totals = walk_runs(e, table, first, stop, zeros, recent, sealed)
-        return [e.mul(e.horizontal_sum(total), self.kind.quantisation.value_unit) for total in totals]
+        total = self._sealed_only(table, first, stop, [zero], write)[0]
+        zeros = e.mul(e.horizontal_sum(total), self.kind.quantisation.value_unit)
+        return zeros, e.mul(largest, 1.0 / limit)
 
-    def add_values(
-        self, table: Value, number: Value, channels: Sequence[Value | int], weights: Sequence[Value], sums: list[Value]
+    def value_sum(self, total: Value, zeros: Value, unit: Value) -> Value:
+        """16 channels of weighted values, from their sum and what `scale_weights` gave."""
+        e = self.e
+        return e.mul(e.add(e.convert(total, F32), e.splat(zeros, LANES)), e.splat(unit, LANES))
+
+    def pairs_of(self, row: Value | int) -> Value:
+        """Where a row's integer weights are."""
+        return self.e.at(self.pairs, self.e.mul(self.e.integer(row), PAIR_STRIDE))
+
+    def weighted_values(
+        self,
+        table: Value,
+        first: Value,
+        stop: Value,
+        channels: Sequence[Value | int],
+        rows: Sequence[Value],
+        fetch: Callable[[Value, Value, int], None] | None = None,
     ) -> list[Value]:
-        """Add a page's weighted codes of these channels; `sums` has all channels of the first row, then of the next.
+        """Of weight times code: all channels of the first row, then of the next; `rows` as `pairs_of` gives them.
 
-        `weights` are each row's scaled weights of this page.
+        `fetch` is called with a page, a step, and the number of steps that a page has.
         """
-        e, packed = self.e, self.kind.packed
-        values = e.at(self.values, self.offset(table, number))
-        unroll = max(2, packed)
+        e, packed, count = self.e, self.kind.packed, self.kind.value_vectors
+        unroll = min(2, count)
 
-        def slots(slot: Value, sums: list[Value]) -> list[Value]:
-            for k in range(0, unroll, packed):
-                loaded = [self.kind.load_slots(e, values, self.value_dim, e.add(slot, k), c) for c in channels]
-                for j in range(packed):
-                    for row, own in enumerate(weights):
-                        weight = e.load_splat(F32, LANES, own, e.mul(slot, 4), 4 * (k + j))
-                        for i, codes in enumerate(loaded):
-                            place = row * len(channels) + i
-                            sums[place] = e.fma(weight, codes[j], sums[place])
-            return sums
+        def page(number: Value, sums: list[Value]) -> list[Value]:
+            values = self.values_of(load_index(e, table, number))
+            own = [e.at(row, e.mul(number, 2 * LANES)) for row in rows]
 
-        return e.loop(LANES, sums, slots, step=unroll)
+            def vectors(vector: Value, sums: list[Value]) -> list[Value]:
+                if fetch is not None:
+                    fetch(number, e.div(vector, unroll), count // unroll)
+                for k in range(unroll):
+                    at = e.add(vector, k)
+                    loaded = [self.kind.load_values(e, values, self.value_dim, at, channel) for channel in channels]
+                    for row, pairs in enumerate(own):
+                        for field in range(packed):
+                            multipliers = e.at(pairs, e.mul(at, 4 * packed), 4 * field)
+                            for i, codes in enumerate(loaded):
+                                place = row * len(channels) + i
+                                sums[place] = emit_pair_dot(e, sums[place], codes[field], multipliers)
+                return sums
+
+            return e.loop(count, sums, vectors, step=unroll)
+
+        zeros = [e.constant(I32X16, 0)] * (len(channels) * len(rows))
+        return self._sealed_only(table, first, stop, zeros, page)
+
+    def _sealed_only(
+        self,
+        table: Value,
+        first: Value,
+        stop: Value,
+        carried: Sequence[Value],
+        page: Callable[[Value, list[Value]], list[Value]],
+    ) -> list[Value]:
+        """Call `page` for the quantised ones of the pages."""
+        e = self.e
+
+        def sealed(start: Value, stop: Value, values: list[Value]) -> list[Value]:
+            return e.loop(stop, values, page, start=start)
+
+        return walk_runs(e, table, first, stop, carried, lambda _, __, values: values, sealed)

@@ -7,7 +7,7 @@ from enum import IntEnum
 from typing import TYPE_CHECKING
 
 from .ir_types import F32X16, Value
-from .page_types import LANES, PageShape, padded
+from .page_types import LANES, PagePoolValue, PageShape, padded
 from .quantised_pages import QuantisedPages, recent_shape
 from .softmax import CHUNK, merge, merge_factors
 
@@ -50,10 +50,9 @@ class AttentionShape:
         """The pages that rows are written to."""
         return recent_shape(self.pages)
 
-    def recent_offset(self, e: Emitter, entry: Value) -> Value:
-        """Of a page that rows are written to, from the first: its entry is ~number in a quantised cache."""
-        number = entry if self.sealed is None else e.bit_xor(entry, -1)
-        return e.mul(number, self.recent.page_bytes)
+    def recent_page(self, e: Emitter, entry: Value) -> Value:
+        """The number of a page that rows are written to: its entry is ~number in a quantised cache."""
+        return entry if self.sealed is None else e.bit_xor(entry, -1)
 
     @property
     def query_stride(self) -> int:
@@ -87,20 +86,11 @@ class HeadPages:
     bases: Value
 
     @classmethod
-    def of(cls, e: Emitter, shape: AttentionShape, pages: Value, recent: Value, kv_head: Value) -> HeadPages:
-        """Those of a head; `pages` and `recent` are the addresses of both pages 0."""
-
-        def place(base: Value, size: int, offset: int) -> Value:
-            return e.add(base, e.add(e.mul(kv_head, size), offset))
-
-        near, far = shape.recent, shape.pages
-        return cls(
-            recent_keys=place(recent, near.key_head_bytes, 0),
-            recent_values=place(recent, near.value_head_bytes, near.value_offset),
-            keys=place(pages, far.key_head_bytes, 0),
-            values=place(pages, far.value_head_bytes, far.value_offset),
-            bases=place(pages, 2, far.extra_offset),
-        )
+    def of(cls, pages: PagePoolValue, recent: PagePoolValue, kv_head: Value) -> HeadPages:
+        """Those of a head."""
+        e = pages.emitter
+        bases = e.add(pages.extra(), e.mul(kv_head, 2))
+        return cls(recent.keys(kv_head), recent.values(kv_head), pages.keys(kv_head), pages.values(kv_head), bases)
 
     @property
     def all(self) -> list[Value]:

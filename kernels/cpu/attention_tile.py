@@ -54,7 +54,7 @@ class TileAttention:
         self.state = e.scratch(64 * State.SIZE)
         self.last, self.low, self.low_sink = (e.scratch(4 * TILE_ROWS) for _ in range(3))
         self.sealed = None if shape.sealed is None else SealedPages(e, shape, shape.sealed, TILE_ROWS)
-        self.by_zeros = e.scratch(4 * TILE_ROWS)
+        self.by_zeros, self.value_units = e.scratch(4 * TILE_ROWS), e.scratch(4 * TILE_ROWS)
         self.mask = e.scratch(LANES)
         if self.sealed is not None:
             self.sealed.place(self.pages.keys, self.pages.values, self.pages.bases)
@@ -133,7 +133,7 @@ class TileAttention:
         def recent_run(first: Value, stop: Value, _: Sequence[Value]) -> Sequence[Value]:
             def page_scores(page: Value, _: list[Value]) -> None:
                 numbers = [e.min(e.add(page, i), e.sub(stop, 1)) if i else page for i in range(self.together)]
-                addresses = [self._page(self.keys, table, number) for number in numbers]
+                addresses = [self._keys_of(table, number) for number in numbers]
 
                 def block(row: Value, _: list[Value]) -> None:
                     base = e.at(query, e.mul(row, self.query_stride))
@@ -161,25 +161,24 @@ class TileAttention:
         if sealed is None:
             recent_run(first_page, pages, [])
             return
+        e.loop(self.rows, [], lambda row, _: sealed.take_query(e.at(query, e.mul(row, self.query_stride)), row))
 
         def sealed_run(first: Value, stop: Value, _: Sequence[Value]) -> Sequence[Value]:
             def page_scores(page: Value, _: list[Value]) -> None:
-                offset = sealed.offset(table, page)
-                sealed.load_factors(offset)
+                sealed_page = load_index(e, table, page)
+                base = sealed.load_factors(sealed_page)
 
                 def scale(row: Value, _: list[Value]) -> None:
-                    zeros = sealed.scale_query(e.at(query, e.mul(row, self.query_stride)), row)
-                    e.store(zeros, self.by_zeros, e.mul(row, 4))
+                    e.store(sealed.scale_query(row, row), self.by_zeros, e.mul(row, 4))
 
                 e.loop(self.rows, [], scale)
 
                 def block(row: Value, _: list[Value]) -> None:
-                    sums = sealed.sums(
-                        [offset], [e.at(sealed.query(row), t * sealed.stride) for t in range(self.block)]
-                    )
+                    sums = sealed.sums([sealed_page], [sealed.query(e.add(row, t)) for t in range(self.block)])
                     for t in range(self.block):
-                        zeros = e.load_splat(F32, LANES, self.by_zeros, e.mul(row, 4), 4 * t)
-                        sums[t] = e.add(sums[t], zeros)
+                        at = e.add(row, t)
+                        zeros = e.load(F32, self.by_zeros, e.mul(at, 4))
+                        sums[t] = sealed.score(sums[t], zeros, base, at)
                     self._keep_scores(chunk, highest_low, lows, page, row, sums)
 
                 e.loop(self.rows, [], block, step=self.block)
@@ -249,38 +248,33 @@ class TileAttention:
     def _add_values(self, table: Value, first_page: Value, pages: Value) -> None:
         e, sealed = self.e, self.sealed
         if sealed is None:
-            self._add_channels(table, first_page, pages, self.scores, (0, self.value_width))
+            self._add_channels(table, first_page, pages, (0, self.value_width))
             return
         for group, members in enumerate(sealed.groups()):
 
             def scale(row: Value, _: list[Value], group: int = group) -> None:
-                source, target = (e.at(base, e.mul(row, SCORE_STRIDE)) for base in (self.scores, sealed.weights))
-                zeros = sealed.scale_weights(group, table, first_page, pages, [source], [target])[0]
+                weights = e.at(self.scores, e.mul(row, SCORE_STRIDE))
+                zeros, unit = sealed.scale_weights(group, table, first_page, pages, weights, row)
                 e.store(zeros, self.by_zeros, e.mul(row, 4))
+                e.store(unit, self.value_units, e.mul(row, 4))
 
             e.loop(self.rows, [], scale)
-            self._add_channels(table, first_page, pages, sealed.weights, (members.start, members[-1] + LANES))
+            self._add_channels(table, first_page, pages, (members.start, members[-1] + LANES))
 
-    def _add_channels(
-        self, table: Value, first_page: Value, pages: Value, weights: Value, channels: tuple[int, int]
-    ) -> None:
+    def _add_channels(self, table: Value, first_page: Value, pages: Value, channels: tuple[int, int]) -> None:
         """Add the weighted values of the chunk to the sums of some channels [first, stop)."""
-        e, sealed = self.e, self.sealed
+        e = self.e
         together = next(n for n in range(self.together, 0, -1) if (channels[1] - channels[0]) % (n * LANES) == 0)
 
         def block(row: Value, _: list[Value]) -> None:
-            base = e.at(weights, e.mul(row, SCORE_STRIDE))
-
             def some(channel: Value, _: list[Value]) -> None:
-                sums = self._sum_values(table, first_page, pages, base, channel, together)
+                sums = self._sum_values(table, first_page, pages, row, channel, together)
                 for t in range(self.block):
                     at = e.add(row, t)
                     factors = [self._state(which, at) for which in (State.OLD_FACTOR, State.NEW_FACTOR)]
                     old, new = (e.load_splat(F32, LANES, factor) for factor in factors)
                     for i in range(together):
                         total = sums[t * together + i]
-                        if sealed is not None:
-                            total = e.add(total, e.load_splat(F32, LANES, self.by_zeros, e.mul(at, 4)))
                         target = self._sum(at, e.add(channel, i * LANES))
                         e.store(merge(e, e.load(F32X16, target), total, old, new), target)
 
@@ -289,16 +283,17 @@ class TileAttention:
         e.loop(self.rows, [], block, step=self.block)
 
     def _sum_values(
-        self, table: Value, first_page: Value, pages: Value, base: Value, channel: Value, together: int
+        self, table: Value, first_page: Value, pages: Value, row: Value, channel: Value, together: int
     ) -> list[Value]:
-        """Weighted values over all pages for the block of rows whose weights are at `base`: `together` vectors of 16
-        channels of the first row, then of the next."""
+        """Weighted values over all pages for the block of rows from `row` on: `together` vectors of 16 channels of the
+        first row, then of the next."""
         e, shape, kind, sealed = self.e, self.shape, self.shape.recent.floats, self.sealed
+        base = e.at(self.scores, e.mul(row, SCORE_STRIDE))
         channels = [e.add(channel, i * LANES) for i in range(together)]
 
         def recent_run(start: Value, stop: Value, sums: list[Value]) -> list[Value]:
             def page_values(page: Value, sums: list[Value]) -> list[Value]:
-                address = self._page(self.values, table, page)
+                address = self._values_of(table, page)
                 weights = e.at(base, e.mul(page, 4 * LANES))
 
                 def slots(slot: Value, sums: list[Value]) -> list[Value]:
@@ -320,17 +315,21 @@ class TileAttention:
         if sealed is None:
             return recent_run(first_page, pages, zeros)
 
-        def sealed_run(start: Value, stop: Value, sums: list[Value]) -> list[Value]:
-            def page_values(page: Value, sums: list[Value]) -> list[Value]:
-                weights = [e.at(base, e.mul(page, 4 * LANES), t * SCORE_STRIDE) for t in range(self.block)]
-                return sealed.add_values(table, page, channels, weights, sums)
+        rows = [e.add(row, t) for t in range(self.block)]
+        integers = sealed.weighted_values(table, first_page, pages, channels, [sealed.pairs_of(own) for own in rows])
+        sums = []
+        for t, own in enumerate(rows):
+            by_zeros, unit = (e.load(F32, array, e.mul(own, 4)) for array in (self.by_zeros, self.value_units))
+            sums.extend(sealed.value_sum(integers[t * together + i], by_zeros, unit) for i in range(together))
+        return walk_runs(e, table, first_page, pages, sums, recent_run, lambda _, __, values: values)
 
-            return e.loop(stop, sums, page_values, start=start)
+    def _keys_of(self, table: Value, number: Value) -> Value:
+        page = self.shape.recent_page(self.e, load_index(self.e, table, number))
+        return self.e.at(self.keys, self.e.mul(page, self.shape.recent.key_head_bytes))
 
-        return walk_runs(e, table, first_page, pages, zeros, recent_run, sealed_run)
-
-    def _page(self, base: Value, table: Value, number: Value) -> Value:
-        return self.e.at(base, self.shape.recent_offset(self.e, load_index(self.e, table, number)))
+    def _values_of(self, table: Value, number: Value) -> Value:
+        page = self.shape.recent_page(self.e, load_index(self.e, table, number))
+        return self.e.at(self.values, self.e.mul(page, self.shape.recent.value_head_bytes))
 
     def _state(self, which: State, row: Value) -> Value:
         return self.e.at(self.state, 64 * which, self.e.mul(row, 4))

@@ -21,11 +21,11 @@ from .compile import KernelCompiler
 from .governor import ThreadGovernor
 from .isa import choose_isa
 from .kv_pool import KVPool, page_shapes, page_type
-from .lowering import BLOCK, Environment, LayerPages, RopeTables, blocks_of, lower, tied
+from .lowering import BLOCK, Environment, RopeTables, blocks_of, lower, tied
 from .memory import Block
 from .modes import sparse_layers
 from .operation import Kind, Operation, Rows, build_table
-from .page_types import FLOAT_PAGES, padded
+from .page_types import FLOAT_PAGES, LayerPages, PagePool, padded
 from .rope_table import RopeTable
 from .selective_state import SelectiveState
 from .softmax import CHUNK_PAGES
@@ -98,7 +98,7 @@ class CpuExecutor:
             layout=self.layout,
             weights=self._weights,
             workspace=Workspace(self._threads, self.max_rows),
-            pages=[LayerPages(shape, 0, shape, 0) for shape in shapes],
+            pages=[LayerPages(PagePool(shape), PagePool(shape)) for shape in shapes],
             logits=Rows(0, 4 * padded(self.spec.vocabulary_size)),
             hidden=Rows(0, 4 * BLOCK * blocks_of(self.spec.hidden_size)),
             tokens=self._tokens.ctypes.data,
@@ -273,7 +273,7 @@ class CpuExecutor:
         """Put back what `read_page` gave; ExecutionError when its length is wrong."""
         self._pages().write(group, page, data)
         for layer in self.layout.groups[group].layers if page >= 0 else ():
-            self._environment.selective.page_was_written(layer, page, self._pages().main(layer)[page])
+            self._environment.selective.page_was_written(layer, page, self._pages().main(layer, page))
 
     def _pages(self) -> KVPool:
         if self._pool is None:

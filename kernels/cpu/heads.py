@@ -15,7 +15,7 @@ from .compile import KernelSource
 from .ir_types import F32, F32X16, Value
 from .normalise import NormKind
 from .operation import Arguments, Kind, Operation, Rows, Share, float_bits, portion
-from .page_types import LANES, PageShape, padded
+from .page_types import LANES, PagePool, PagePoolValue, PageShape, padded
 from .step_state import GroupWord, Word, group_word
 
 if TYPE_CHECKING:
@@ -96,21 +96,20 @@ def rotate_queries(
 def store_keys(
     norm: HeadNorm,
     turn: Turn,
-    shape: PageShape,
     *,
     source: Rows,
     stride: int,
-    pages: int,
+    pages: PagePool,
     group: int,
     places: Rows | None = None,
     barrier: bool,
 ) -> Operation:
-    """The keys of all rows, normalised and rotated, into the slots of cache group `group`; page 0 is at `pages`.
+    """The keys of all rows, normalised and rotated, into the slots of cache group `group`.
 
     `places`: slots (int64) of each row and head, instead of those of the group.
     """
-    slots = 8 * group_word(group, GroupWord.SLOTS)
-    arguments = (*_arguments(norm, turn, source, shape.heads, stride), pages, slots, *_fields(places))
+    slots, shape = 8 * group_word(group, GroupWord.SLOTS), pages.shape
+    arguments = (*_arguments(norm, turn, source, shape.heads, stride), *pages.fields, slots, *_fields(places))
 
     def emit(e: Emitter, record: Value, step: Value, thread: Value) -> None:
         work = _Heads(e, record, step, thread, norm, turn, stride)
@@ -118,7 +117,7 @@ def store_keys(
 
         def unit(row: Value, head: Value) -> None:
             page, slot = place.of(row, head)
-            keys = e.at(page, e.mul(head, shape.key_head_bytes))
+            keys = e.at(place.pages.keys(head), e.mul(page, shape.key_head_bytes))
             for offset, value in work.head(row, head):
                 floats.store_key(e, value, keys, e.integer(offset // 4), slot)
 
@@ -130,19 +129,18 @@ def store_keys(
 
 
 def store_values(
-    shape: PageShape,
     *,
     source: Rows,
     stride: int,
-    pages: int,
+    pages: PagePool,
     group: int,
     places: Rows | None = None,
     barrier: bool,
 ) -> Operation:
     """The values of all rows into their slots, as for keys."""
-    turn = Turn(0, 0, Rows(0, 0))
+    turn, shape = Turn(0, 0, Rows(0, 0)), pages.shape
     slots = 8 * group_word(group, GroupWord.SLOTS)
-    arguments = (*_arguments(NO_NORM, turn, source, shape.heads, stride), pages, slots, *_fields(places))
+    arguments = (*_arguments(NO_NORM, turn, source, shape.heads, stride), *pages.fields, slots, *_fields(places))
 
     def emit(e: Emitter, record: Value, step: Value, thread: Value) -> None:
         work = _Heads(e, record, step, thread, NO_NORM, turn, stride)
@@ -150,7 +148,7 @@ def store_values(
 
         def unit(row: Value, head: Value) -> None:
             page, slot = place.of(row, head)
-            values = e.at(page, shape.value_offset, e.mul(head, shape.value_head_bytes))
+            values = e.at(place.pages.values(head), e.mul(page, shape.value_head_bytes))
             for offset, value in work.head(row, head):
                 floats.store_value(e, value, values, shape.value_dim, slot, e.integer(offset // 4))
 
@@ -195,20 +193,19 @@ class _Place:
     """Where the key and value of a row go."""
 
     def __init__(self, e: Emitter, step: Value, arguments: Arguments, shape: PageShape, *, by_head: bool) -> None:
-        self.e, self.shape = e, shape
-        self.pages, slots = arguments.integers(2)
-        self.slots = e.load(self.pages.type, step, slots)
+        self.e = e
+        self.pages = PagePoolValue(e, shape, arguments.integers(2))
+        self.slots = e.load(step.type, step, arguments.integer())
         self.places = arguments.rows() if by_head else None
 
     def of(self, row: Value, head: Value) -> tuple[Value, Value]:
-        """The page's address and the slot in it."""
+        """The page's number and the slot in it."""
         e = self.e
         if self.places is None:
             slot = e.load(row.type, self.slots, e.mul(row, 8))
         else:
             slot = e.load(row.type, self.places.row(row), e.mul(head, 8))
-        page = e.at(self.pages, e.mul(e.div(slot, LANES), self.shape.page_bytes))
-        return page, e.remainder(slot, LANES)
+        return e.div(slot, LANES), e.remainder(slot, LANES)
 
 
 class _Heads:

@@ -14,7 +14,7 @@ from .compile import KernelSource
 from .ir_types import F32, F32X16, I32, I32X16, I64, Value
 from .operation import Arguments, Kind, Operation, Rows, load_index, portion
 from .page_scores import RowKeys
-from .page_types import LANES
+from .page_types import LANES, PagePool, PagePoolValue
 from .run_loop import word
 from .softmax import MASKED, RowPlan, key_numbers
 from .step_state import GroupWord, Word, group_word
@@ -99,13 +99,13 @@ def _victim(e: Emitter, plan: Value, scores: Value, positions: Value, oldest: Va
 
 
 def add_attention(
-    shape: AttentionShape, *, queries: Rows, pages: int, group: int, state: KeyScores, buffer: Rows
+    shape: AttentionShape, *, queries: Rows, pages: PagePool, group: int, state: KeyScores, buffer: Rows
 ) -> Operation:
     """Add what all rows attend to their keys' scores; `buffer` holds a float for every key that a row may see.
 
     A KV head belongs to one thread, which goes through the rows in order.
     """
-    arguments = (*queries.fields, pages, 8 * group_word(group, GroupWord.ROWS), *state.fields, *buffer.fields)
+    arguments = (*queries.fields, *pages.fields, 8 * group_word(group, GroupWord.ROWS), *state.fields, *buffer.fields)
 
     def emit(e: Emitter, record: Value, step: Value, thread: Value) -> None:
         _add(e, record, step, thread, shape)
@@ -116,7 +116,8 @@ def add_attention(
 def _add(e: Emitter, record: Value, step: Value, thread: Value, shape: AttentionShape) -> None:
     arguments = Arguments(e, record, thread)
     queries = arguments.rows()
-    pages, group_offset, scores, _, slots = arguments.integers(5)
+    pages = PagePoolValue(e, shape.recent, arguments.integers(2))
+    group_offset, scores, _, slots = arguments.integers(4)
     weights = e.pointer(arguments.rows().address)
     plans = e.field(e.add(step, group_offset), GroupWord.ROWS)
     rows = word(e, step, Word.ROWS)

@@ -1,4 +1,4 @@
-"""The pools of pages that hold keys and values: a block for every cache group, in it a run of pages for every layer."""
+"""The pools of pages that hold keys and values: a block for every cache group, in it a pool for every layer."""
 
 from __future__ import annotations
 
@@ -11,17 +11,20 @@ from localllm.kernels.kv_layout import KVType
 from localllm.kernels.spec import LatentAttention
 
 from .lower_latent_attention import latent_key_dim
-from .lowering import LayerPages
 from .memory import Block
-from .page_types import FLOAT_PAGES, HALF_PAGES, PageShape, PageType
+from .page_types import FLOAT_PAGES, HALF_PAGES, LayerPages, PagePool, PageShape, PageType
 from .quantised_pages import QuantisedPages, recent_shape
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import numpy.typing as npt
 
     from localllm.kernels.kv_layout import KVLayout
     from localllm.kernels.spec import ModelSpec
     from localllm.kernels.step import PageMove
+
+    Bytes = npt.NDArray[np.uint8]
 
 _PAGE_TYPES: dict[KVType, PageType] = {
     "f16": HALF_PAGES,
@@ -58,20 +61,43 @@ def page_shapes(spec: ModelSpec, layout: KVLayout, kind: PageType) -> list[PageS
     return shapes
 
 
-class _Pages:
-    """The pools of one kind of page: an array [pages, bytes] for every layer, a block of memory for every group."""
+class _Pool:
+    """The pages of one kind of a layer as arrays [heads, pages, bytes]: keys, values, and what belongs to no head."""
 
-    def __init__(self, layout: KVLayout, shapes: list[PageShape], counts: tuple[int, ...]) -> None:
-        self.layers: list[npt.NDArray[np.uint8]] = [np.empty((0, 0), np.uint8)] * len(shapes)
-        self.nbytes = 0
-        for group, count in zip(layout.groups, counts, strict=True):
-            block = Block(count * sum(shapes[index].page_bytes for index in group.layers), "KV cache")
-            self.nbytes += block.size
-            start = 0
-            for index in group.layers:
-                size = count * shapes[index].page_bytes
-                self.layers[index] = block.bytes[start : start + size].reshape(count, shapes[index].page_bytes)
-                start += size
+    def __init__(self, shape: PageShape, count: int, memory: Bytes) -> None:
+        self.pages = PagePool(shape, memory.ctypes.data, count)
+        self._parts: list[Bytes] = []
+        start = 0
+        heads = shape.heads
+        for part in ((heads, shape.key_head_bytes), (heads, shape.value_head_bytes), (1, shape.extra_bytes)):
+            stop = start + part[0] * count * part[1]
+            self._parts.append(memory[start:stop].reshape(part[0], count, part[1]))
+            start = stop
+
+    def read(self, pages: Sequence[int]) -> Bytes:
+        """Whole pages in one piece each: [pages, page_bytes]."""
+        return np.concatenate([part[:, pages].swapaxes(0, 1).reshape(len(pages), -1) for part in self._parts], axis=1)
+
+    def write(self, pages: Sequence[int], data: Bytes) -> None:
+        """The reverse of `read`."""
+        start = 0
+        for part in self._parts:
+            heads, _, size = part.shape
+            piece = data[:, start : start + heads * size]
+            part[:, pages] = piece.reshape(len(pages), heads, size).swapaxes(0, 1)
+            start += heads * size
+
+
+def _pools(layout: KVLayout, shapes: list[PageShape], counts: tuple[int, ...]) -> list[_Pool]:
+    """A pool for every layer; those of a cache group share a block of memory."""
+    pools: dict[int, _Pool] = {}
+    for group, count in zip(layout.groups, counts, strict=True):
+        sizes = [count * shapes[index].page_bytes for index in group.layers]
+        starts = np.cumsum([0, *sizes]).tolist()
+        block = Block(starts[-1], "KV cache")
+        for index, start, size in zip(group.layers, starts, sizes, strict=False):
+            pools[index] = _Pool(shapes[index], count, block.bytes[start : start + size])
+    return [pools[index] for index in range(len(shapes))]
 
 
 class KVPool:
@@ -87,27 +113,20 @@ class KVPool:
             raise ExecutionError(f"{len(pages)} page counts were given for {len(layout.groups)} cache groups")
         self.pages = pages
         self._layout, self._shapes = layout, shapes
-        self._main = _Pages(layout, shapes, pages)
+        self._main = _pools(layout, shapes, pages)
         self._recent = self._main
-        recent_shapes = [recent_shape(shape) for shape in shapes]
-        self._quantised = any(isinstance(shape.page_type, QuantisedPages) for shape in shapes)
-        if self._quantised:
-            self._recent = _Pages(layout, recent_shapes, staging or (0,) * len(pages))
-        self.layers = [
-            LayerPages(shape, main.ctypes.data, recent_shape, recent.ctypes.data)
-            for shape, main, recent_shape, recent in zip(
-                shapes, self._main.layers, recent_shapes, self._recent.layers, strict=True
-            )
-        ]
+        if any(isinstance(shape.page_type, QuantisedPages) for shape in shapes):
+            recent_shapes = [recent_shape(shape) for shape in shapes]
+            self._recent = _pools(layout, recent_shapes, staging or (0,) * len(pages))
+        pairs = zip(self._main, self._recent, strict=True)
+        self.layers = [LayerPages(main.pages, recent.pages) for main, recent in pairs]
+        pools = self._main if self._recent is self._main else [*self._main, *self._recent]
+        self.nbytes = sum(pool.pages.count * pool.pages.shape.page_bytes for pool in pools)
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes of all pools."""
-        return self._main.nbytes + (self._recent.nbytes if self._quantised else 0)
-
-    def main(self, layer: int) -> npt.NDArray[np.uint8]:
-        """The pages of a layer [pages, bytes] in the main pool."""
-        return self._main.layers[layer]
+    def main(self, layer: int, page: int) -> Bytes:
+        """The bytes of a layer's page in the main pool."""
+        data: Bytes = self._main[layer].read([page])[0]
+        return data
 
     def move(self, moves: tuple[PageMove, ...]) -> None:
         """Copy whole pages; those that go from the staging pool to the main one become quantised."""
@@ -116,9 +135,10 @@ class KVPool:
             if move.source < 0 <= move.destination:
                 sealed.setdefault(move.group, []).append(move)
                 continue
-            sources, targets = self._of(move.group, move.source), self._of(move.group, move.destination)
-            for source, target in zip(sources, targets, strict=True):
-                target[:] = source
+            for index in self._layout.groups[move.group].layers:
+                pool, source = self._of(index, move.source)
+                target_pool, target = self._of(index, move.destination)
+                target_pool.write([target], pool.read([source]))
         for group, found in sealed.items():
             self._seal(group, found)
 
@@ -130,26 +150,27 @@ class KVPool:
             by_shape.setdefault(self._shapes[index], []).append(index)
         for shape, layers in by_shape.items():
             assert isinstance(shape.page_type, QuantisedPages)
-            recent = np.stack([self._recent.layers[index][sources] for index in layers])
+            recent = np.stack([self._recent[index].read(sources) for index in layers])
             for index, pages in zip(layers, shape.page_type.seal(shape, recent), strict=True):
-                self._main.layers[index][targets] = pages
+                self._main[index].write(targets, pages)
 
     def read(self, group: int, page: int) -> bytes:
         """A page's bytes, layer after layer."""
-        return b"".join(data.tobytes() for data in self._of(group, page))
+        pools = [self._of(index, page) for index in self._layout.groups[group].layers]
+        return b"".join(pool.read([number]).tobytes() for pool, number in pools)
 
     def write(self, group: int, page: int, data: bytes) -> None:
         """The reverse of `read`."""
-        layers = self._of(group, page)
-        expected = sum(len(target) for target in layers)
+        pools = [self._of(index, page) for index in self._layout.groups[group].layers]
+        expected = sum(pool.pages.shape.page_bytes for pool, _ in pools)
         if len(data) != expected:
             raise ExecutionError(f"a saved page has {len(data)} bytes, but this cache needs {expected}")
         start = 0
-        for target in layers:
-            target[:] = np.frombuffer(data, np.uint8, len(target), start)
-            start += len(target)
+        for pool, number in pools:
+            size = pool.pages.shape.page_bytes
+            pool.write([number], np.frombuffer(data, np.uint8, size, start).reshape(1, -1))
+            start += size
 
-    def _of(self, group: int, page: int) -> list[npt.NDArray[np.uint8]]:
-        """The bytes of a page, for every layer of its group."""
-        pools, number = (self._main, page) if page >= 0 else (self._recent, ~page)
-        return [pools.layers[index][number] for index in self._layout.groups[group].layers]
+    def _of(self, layer: int, page: int) -> tuple[_Pool, int]:
+        """The pool that a page number means, and the number in it."""
+        return (self._main[layer], page) if page >= 0 else (self._recent[layer], ~page)

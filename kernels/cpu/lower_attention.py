@@ -17,10 +17,10 @@ from .attention_shape import AttentionShape
 from .heads import NO_NORM, HeadNorm, Turn, head_stride, rotate_queries, store_keys, store_values
 from .linear import Matrix, linear
 from .lower_selective import lower_places, lower_query_sparse, lower_scores
-from .lowering import BLOCK, LayerPages, Lowering, blocks_of
+from .lowering import BLOCK, Lowering, blocks_of
 from .normalise import NormKind, NormWeights, normalise
 from .operation import Kind, Rows
-from .page_types import padded
+from .page_types import LayerPages, padded
 from .softmax import query_scale
 from .weights import same_type
 
@@ -39,7 +39,7 @@ def lower_attention(lowering: Lowering, index: int, block: Attention, scale: flo
     environment, name = lowering.environment, f"layer {index} attention"
     pages, group = environment.pages[index], environment.layout.group_of(index)
     shape = AttentionShape(
-        pages=pages.shape,
+        pages=pages.main.shape,
         group=block.heads // block.kv_heads,
         value_dim=block.value_dim,
         softcap=block.softcap,
@@ -55,7 +55,7 @@ def lower_attention(lowering: Lowering, index: int, block: Attention, scale: flo
     sink_queries = lowering.shared("sink queries", block.heads * key_stride)
     common = {"heads": block.heads, "stride": key_stride, "scale": query_scale(block.scale, block.softcap)}
     places = lower_places(lowering, index, group)
-    place = {"pages": pages.recent_address, "group": group}
+    place = {"pages": pages.recent, "group": group}
     lowering.add(
         rotate_queries(
             query_norm,
@@ -67,10 +67,8 @@ def lower_attention(lowering: Lowering, index: int, block: Attention, scale: flo
             **common,  # type: ignore[arg-type]
         ),
         rotate_queries(query_norm, turn, source=queries, target=queries, barrier=False, **common),  # type: ignore[arg-type]
-        store_keys(key_norm, turn, pages.recent, source=keys, stride=key_stride, places=places, barrier=False, **place),
-        store_values(
-            pages.recent, source=values, stride=head_stride(block.value_dim), places=places, barrier=True, **place
-        ),
+        store_keys(key_norm, turn, source=keys, stride=key_stride, places=places, barrier=False, **place),
+        store_values(source=values, stride=head_stride(block.value_dim), places=places, barrier=True, **place),
     )
     learned = 0
     if block.sinks is not None:
@@ -108,10 +106,7 @@ def attend(
     width = 4 * BLOCK * blocks_of(shape.pages.heads * shape.group * shape.value_dim)
     parts = environment.workspace.words(f"parts {shape.part_bytes}", shape.part_bytes * environment.max_parts)
     output = lowering.local("attended values", width)
-    common = {
-        **{"queries": queries, "sink_queries": sink_queries, "group": group},
-        **{"pages": pages.address, "recent": pages.recent_address},
-    }
+    common = {"queries": queries, "sink_queries": sink_queries, "group": group, "pages": pages}
     tiles = prefill and not lowering.single
     if tiles:
         lowering.add(

@@ -55,15 +55,14 @@ def lower_latent_attention(lowering: Lowering, index: int, block: LatentAttentio
         store_keys(
             NO_NORM,
             turn,
-            pages.shape,
             source=compressed,
             stride=query_stride,
-            pages=pages.address,
+            pages=pages.recent,
             group=group,
             barrier=True,
         ),
     )
-    shape = AttentionShape(pages.shape, block.heads, latent, None, False)
+    shape = AttentionShape(pages.main.shape, block.heads, latent, None, False)
     attended = attend(lowering, shape, queries, sink_queries, pages, group, 0, prefill=False)
     blocks = blocks_of(block.heads * block.value_dim)
     kind, stride = Kind.ATTENTION_OUTPUT, head_stride(block.value_dim)

@@ -13,8 +13,9 @@ from .query_sparse import query_sparse, sum_values
 
 if TYPE_CHECKING:
     from .attention_shape import AttentionShape
-    from .lowering import LayerPages, Lowering
+    from .lowering import Lowering
     from .operation import Rows
+    from .page_types import LayerPages
 
 
 def lower_places(lowering: Lowering, index: int, group: int) -> Rows | None:
@@ -22,7 +23,7 @@ def lower_places(lowering: Lowering, index: int, group: int) -> Rows | None:
     state = lowering.environment.selective
     if not isinstance(state.policy, HeavyHitters) or not state.applies(index):
         return None
-    heads = lowering.environment.pages[index].shape.heads
+    heads = lowering.environment.pages[index].recent.shape.heads
     places = lowering.shared("places", 8 * heads)
     recent = state.policy.recent
     lowering.add(choose_places(places=places, heads=heads, group=group, state=state.scores[index], recent=recent))
@@ -38,7 +39,7 @@ def lower_scores(
         buffer = lowering.environment.workspace.private("attention of a row", 4 * state.most_keys)
         common = {"queries": queries, "group": group, "buffer": buffer}
         lowering.add(
-            add_attention(shape, pages=pages.recent_address, state=state.scores[index], **common)  # type: ignore[arg-type]
+            add_attention(shape, pages=pages.recent, state=state.scores[index], **common)  # type: ignore[arg-type]
         )
 
 
@@ -53,9 +54,9 @@ def lower_query_sparse(
     buffer = lowering.environment.workspace.private("estimates", 4 * floats)
     width = 4 * BLOCK * blocks_of(shape.pages.heads * shape.group * shape.value_dim)
     output = lowering.shared("attended together", width)
-    place = {"pages": pages.recent_address, "group": group, "sums": state.sums(index)}
+    place = {"pages": pages.recent, "group": group, "sums": state.sums(index)}
     lowering.add(
-        sum_values(pages.recent, **place),
+        sum_values(**place),
         query_sparse(shape, state.policy, queries=queries, output=output, buffer=buffer, **place),
     )
     return output

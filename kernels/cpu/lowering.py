@@ -20,7 +20,7 @@ from .embedding import embed_rows, unit_rows
 from .linear import Matrix, linear
 from .normalise import NormKind, NormWeights, add_normalised, finish_logits, normalise
 from .operation import Kind, Operation, Rows, Share
-from .page_types import PageShape, padded
+from .page_types import LayerPages, padded
 from .step_state import Word
 
 if TYPE_CHECKING:
@@ -40,16 +40,6 @@ BLOCK = 32
 def blocks_of(columns: int) -> int:
     """Blocks of 32 that hold `columns` values."""
     return -(-columns // BLOCK)
-
-
-@dataclass(frozen=True, slots=True)
-class LayerPages:
-    """Where a layer's pages are, and those that rows are written to (of a quantised cache others, else the same)."""
-
-    shape: PageShape
-    address: int  # of page 0
-    recent: PageShape
-    recent_address: int
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -344,7 +334,6 @@ __all__ = [
     "Attention",
     "Environment",
     "FeedForward",
-    "LayerPages",
     "Lowering",
     "OtherBlock",
     "RopeTables",

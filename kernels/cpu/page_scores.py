@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from .attention_shape import AttentionShape
 from .ir_types import F32, F32X16, I32, Value
 from .operation import load_index
-from .page_types import LANES, padded
+from .page_types import LANES, PagePoolValue, padded
 from .softmax import MASKED, RowPlan, key_numbers, softcap, weights_of
 
 if TYPE_CHECKING:
@@ -29,10 +29,9 @@ class RowKeys:
     last: Value
 
     @classmethod
-    def of(cls, e: Emitter, shape: AttentionShape, pages: Value, plan: Value, kv_head: Value) -> RowKeys:
-        """Of the row whose RowPlan is at `plan`; `pages` is the address of page 0."""
-        keys = e.add(pages, e.mul(kv_head, shape.recent.key_head_bytes))
-        return cls(e, shape, keys, e.field(plan, RowPlan.PAGES), e.field(plan, RowPlan.LAST))
+    def of(cls, e: Emitter, shape: AttentionShape, pages: PagePoolValue, plan: Value, kv_head: Value) -> RowKeys:
+        """Of the row whose RowPlan is at `plan`."""
+        return cls(e, shape, pages.keys(kv_head), e.field(plan, RowPlan.PAGES), e.field(plan, RowPlan.LAST))
 
     @property
     def pages(self) -> Value:
@@ -52,7 +51,7 @@ class RowKeys:
     def products(self, number: Value, queries: Sequence[Value]) -> list[Value]:
         """Each query's products with a page's 16 keys."""
         e, kind = self.e, self.shape.recent.floats
-        address = e.at(self.keys, e.mul(self.entry(number), self.shape.recent.page_bytes))
+        address = e.at(self.keys, e.mul(self.entry(number), self.shape.recent.key_head_bytes))
 
         def channels(channel: Value, sums: list[Value]) -> list[Value]:
             for k in range(UNROLL):

@@ -2,10 +2,16 @@
 
 A page holds 16 tokens of one layer: for each KV head [key_dim][16 keys], so that a register holds one channel of 16
 keys, then for each KV head [16][value_dim]. Stored numbers are always finite (kernels multiply stale ones by zero).
+
+In memory the pages of a head lie side by side: first all keys of the first head, page after page, then those of the
+next; then all values in the same way; then what belongs to no head. So a head's context is one stream to read, as long
+as the pages of a sequence are neighbours. (Page by page, with all heads in each, decode attention took half as long
+again: the hardware looks ahead along a stream, but not from piece to piece.)
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -131,19 +137,14 @@ class PageShape:
         return self.page_type.value_bytes(self.value_dim)
 
     @property
-    def value_offset(self) -> int:
-        """From the start of a page to its values."""
-        return self.heads * self.key_head_bytes
+    def extra_bytes(self) -> int:
+        """Bytes of a page that belong to no head."""
+        return self.page_type.extra_bytes(self.heads)
 
     @property
     def page_bytes(self) -> int:
-        """A whole page of the layer."""
-        return self.extra_offset + self.page_type.extra_bytes(self.heads)
-
-    @property
-    def extra_offset(self) -> int:
-        """From the start of a page to what lies behind its values."""
-        return self.heads * (self.key_head_bytes + self.value_head_bytes)
+        """A whole page of the layer; in one piece, it is the keys of all heads, their values, then the rest."""
+        return self.heads * (self.key_head_bytes + self.value_head_bytes) + self.extra_bytes
 
     @property
     def floats(self) -> FloatPages:
@@ -156,3 +157,52 @@ class PageShape:
     def values_are_keys(self) -> bool:
         """Latent attention: the value is the beginning of the key."""
         return self.value_dim == 0
+
+
+@dataclass(frozen=True, slots=True)
+class PagePool:
+    """Where the `count` pages of a layer are."""
+
+    shape: PageShape
+    address: int = 0
+    count: int = 0
+
+    @property
+    def fields(self) -> tuple[int, int]:
+        """As record fields, for `PagePoolValue`."""
+        return self.address, self.count
+
+
+@dataclass(frozen=True, slots=True)
+class LayerPages:
+    """The pages of a layer, and those that rows are written to (of a quantised cache others, else the same)."""
+
+    main: PagePool
+    recent: PagePool
+
+
+class PagePoolValue:
+    """A `PagePool` inside a kernel."""
+
+    __slots__ = ("_address", "_count", "_shape", "emitter")
+
+    def __init__(self, e: Emitter, shape: PageShape, fields: Sequence[Value]) -> None:
+        self.emitter, self._shape = e, shape
+        self._address, self._count = fields
+
+    def keys(self, head: Value) -> Value:
+        """Address of the keys of a head in page 0; those of the next page are `key_head_bytes` further."""
+        return self._at(0, head, self._shape.key_head_bytes)
+
+    def values(self, head: Value) -> Value:
+        """Address of the values of a head in page 0; those of the next page are `value_head_bytes` further."""
+        return self._at(self._shape.heads * self._shape.key_head_bytes, head, self._shape.value_head_bytes)
+
+    def extra(self) -> Value:
+        """Address of what belongs to no head in page 0; that of the next page is `extra_bytes` further."""
+        return self._at(self._shape.page_bytes - self._shape.extra_bytes, self.emitter.integer(0), 0)
+
+    def _at(self, before: int, head: Value, head_bytes: int) -> Value:
+        e = self.emitter
+        page_bytes_before = e.add(e.mul(head, head_bytes), before)
+        return e.add(self._address, e.mul(self._count, page_bytes_before))

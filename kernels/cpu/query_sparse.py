@@ -13,9 +13,9 @@ from localllm.kernels.selective import QuerySparse
 from .attention_shape import AttentionShape, store_head
 from .compile import KernelSource
 from .ir_types import F32, F32X16, I32, I32X16, I64, Value
-from .operation import Arguments, Kind, Operation, Rows, load_index, portion
+from .operation import Arguments, Kind, Operation, Rows, portion
 from .page_scores import RowKeys
-from .page_types import LANES, PageShape, padded
+from .page_types import LANES, PagePool, PagePoolValue, PageShape, padded
 from .run_loop import word
 from .softmax import MASKED, RowPlan, key_numbers, softcap
 from .step_state import GroupWord, Word, group_word
@@ -32,12 +32,14 @@ def sum_bytes(shape: PageShape) -> int:
     return 4 * shape.heads * padded(shape.value_dim)
 
 
-def sum_values(shape: PageShape, *, pages: int, group: int, sums: int) -> Operation:
+def sum_values(*, pages: PagePool, group: int, sums: int) -> Operation:
     """The sum of the values of every page that a row of the step filled."""
-    arguments = (pages, 8 * group_word(group, GroupWord.ROWS), sums)
+    arguments, shape = (*pages.fields, 8 * group_word(group, GroupWord.ROWS), sums), pages.shape
 
     def emit(e: Emitter, record: Value, step: Value, thread: Value) -> None:
-        pages, group_offset, sums = Arguments(e, record, thread).integers(3)
+        arguments = Arguments(e, record, thread)
+        pages = PagePoolValue(e, shape, arguments.integers(2))
+        group_offset, sums = arguments.integers(2)
         slots = e.field(e.add(step, group_offset), GroupWord.SLOTS)
         start, stop = portion(e, e.mul(word(e, step, Word.ROWS), shape.heads), step, thread)
 
@@ -46,23 +48,22 @@ def sum_values(shape: PageShape, *, pages: int, group: int, sums: int) -> Operat
             slot = e.load(I64, slots, e.mul(row, 8))
             page = e.div(slot, LANES)
             with e.when(e.compare("==", e.remainder(slot, LANES), LANES - 1)):
-                values = e.add(pages, e.mul(page, shape.page_bytes))
+                values = e.at(pages.values(head), e.mul(page, shape.value_head_bytes))
                 target = e.add(sums, e.mul(page, sum_bytes(shape)))
                 target = e.add(target, e.mul(head, 4 * padded(shape.value_dim)))
                 for channel in range(0, padded(shape.value_dim), LANES):
-                    e.store(_page_sum(e, shape, values, head, e.integer(LANES), channel), target, 4 * channel)
+                    e.store(_page_sum(e, shape, values, e.integer(LANES), channel), target, 4 * channel)
 
         e.loop(stop, [], unit, start=start)
 
     return Operation(KernelSource("sum_values", str(shape), emit), arguments, Kind.ATTENTION)
 
 
-def _page_sum(e: Emitter, shape: PageShape, page: Value, head: Value, slots: Value, channel: int) -> Value:
+def _page_sum(e: Emitter, shape: PageShape, values: Value, slots: Value, channel: int) -> Value:
     """16 channels of the first `slots` values of a page."""
-    address = e.at(page, shape.value_offset, e.mul(head, shape.value_head_bytes))
 
     def add(slot: Value, total: list[Value]) -> list[Value]:
-        return [e.add(total[0], shape.floats.load_value(e, address, shape.value_dim, slot, channel))]
+        return [e.add(total[0], shape.floats.load_value(e, values, shape.value_dim, slot, channel))]
 
     return e.loop(slots, [e.constant(F32X16, 0.0)], add)[0]
 
@@ -73,21 +74,22 @@ def query_sparse(
     *,
     queries: Rows,
     output: Rows,
-    pages: int,
+    pages: PagePool,
     group: int,
     sums: int,
     buffer: Rows,
 ) -> Operation:
     """Attend all rows; `buffer` holds `group + 1` floats for every key that a row may see, and 16 more."""
     arguments = (
-        *(*queries.fields, *output.fields, pages, 8 * group_word(group, GroupWord.ROWS), sums, *buffer.fields),
+        *(*queries.fields, *output.fields, *pages.fields),
+        *(8 * group_word(group, GroupWord.ROWS), sums, *buffer.fields),
         *(min(policy.components, shape.pages.key_dim), policy.tokens, policy.recent),
     )
 
     def emit(e: Emitter, record: Value, step: Value, thread: Value) -> None:
         arguments = Arguments(e, record, thread)
         queries, output = arguments.rows(), arguments.rows()
-        pages, group_offset, sums = arguments.integers(3)
+        address, pages, group_offset, sums = arguments.integers(4)
         buffer = arguments.rows().address
         components, tokens, recent = arguments.integers(3)
         plans = e.field(e.add(step, group_offset), GroupWord.ROWS)
@@ -102,7 +104,7 @@ def query_sparse(
                 e.address(e.at(queries.row(row), e.mul(head, shape.query_stride))),
                 e.address(e.at(output.row(row), e.mul(head, 4 * shape.value_dim))),
                 e.add(plans, e.mul(row, 8 * RowPlan.SIZE)),
-                *(pages, kv_head, sums, buffer, components, tokens, recent, e.address(scratch)),
+                *(address, pages, kv_head, sums, buffer, components, tokens, recent, e.address(scratch)),
             ]
             e.outline("query_sparse_unit", lambda inner, a: _Unit(inner, shape, a).emit(), values_of)
 
@@ -116,10 +118,12 @@ class _Unit:
 
     def __init__(self, e: Emitter, shape: AttentionShape, arguments: list[Value]) -> None:
         self.e, self.shape, self.group = e, shape, shape.group
-        self.query, self.output, plan, pages, self.kv_head, self.sums, buffer, *rest = arguments
+        self.query, self.output, plan, *pool, self.kv_head, self.sums, buffer = arguments[:-4]
+        rest = arguments[-4:]
         self.components, self.tokens, self.recent, scratch = rest
         self.width, self.value_width = padded(shape.pages.key_dim), padded(shape.value_dim)
-        self.page0 = pages
+        pages = PagePoolValue(e, shape.recent, pool)
+        self.values = pages.values(self.kv_head)
         self.keys = RowKeys.of(e, shape, pages, plan, self.kv_head)
         self.count = self.keys.pages
         size = e.mul(self.count, 4 * LANES)
@@ -195,7 +199,7 @@ class _Unit:
         e, keys, kind = self.e, self.keys, self.shape.recent.floats
 
         def scores(number: Value, largest: list[Value]) -> list[Value]:
-            address = e.at(keys.keys, e.mul(keys.entry(number), self.shape.recent.page_bytes))
+            address = e.at(keys.keys, e.mul(keys.entry(number), self.shape.recent.key_head_bytes))
 
             def component(place: Value, sums: list[Value]) -> list[Value]:
                 key = kind.load_channel(e, address, e.load(I64, self.channels, e.mul(place, 8)))
@@ -310,8 +314,7 @@ class _Unit:
         used = e.scratch(4 * LANES)
         e.store(together, used)
         with e.when(e.compare(">", e.horizontal_max(together), 0.0)):
-            page = e.at(self.page0, e.mul(self.keys.entry(number), shape.page_bytes))
-            values = e.at(page, shape.value_offset, e.mul(self.kv_head, shape.value_head_bytes))
+            values = e.at(self.values, e.mul(self.keys.entry(number), shape.value_head_bytes))
 
             def slot(index: Value, _: list[Value]) -> None:
                 with e.when(e.compare(">", e.load(F32, used, e.mul(index, 4)), 0.0)):
@@ -329,7 +332,7 @@ class _Unit:
         keys = e.add(self.keys.last, 1)
         full, rest = e.div(keys, LANES), e.remainder(keys, LANES)
         share = e.splat(e.div(1.0, e.convert(e.convert(keys, I32), F32)), LANES)
-        tail = e.at(self.page0, e.mul(load_index(e, self.keys.table, e.sub(self.count, 1)), shape.page_bytes))
+        tail = e.at(self.values, e.mul(self.keys.entry(e.sub(self.count, 1)), shape.value_head_bytes))
         channels = range(0, self.value_width, LANES)
 
         def page(number: Value, totals: list[Value]) -> list[Value]:
@@ -339,6 +342,6 @@ class _Unit:
 
         totals = e.loop(full, [e.constant(F32X16, 0.0)] * len(channels), page)
         for channel, total in zip(channels, totals, strict=True):
-            mean = e.mul(e.add(total, _page_sum(e, shape, tail, self.kv_head, rest, channel)), share)
+            mean = e.mul(e.add(total, _page_sum(e, shape, tail, rest, channel)), share)
             for factor, sums in zip(factors, self.attended, strict=True):
                 e.store(e.fma(mean, factor, e.load(F32X16, sums, 4 * channel)), sums, 4 * channel)

@@ -75,8 +75,9 @@ class SelectiveState:
         shape = self._shapes[layer]
         width = padded(shape.value_dim)
         element = np.float16 if shape.floats.size == 2 else np.float32
-        end = shape.value_offset + shape.heads * shape.value_head_bytes
-        values = data[shape.value_offset : end].view(element).reshape(shape.heads, PAGE_SIZE, width)
+        start = shape.heads * shape.key_head_bytes
+        end = start + shape.heads * shape.value_head_bytes
+        values = data[start:end].view(element).reshape(shape.heads, PAGE_SIZE, width)
         size = sum_bytes(shape)
         sums = self._blocks[layer].bytes[page * size : (page + 1) * size].view(np.float32)
         sums[:] = values.astype(np.float32).sum(axis=1).reshape(-1)

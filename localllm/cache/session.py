@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from .cache import KVCache
 
-MAGIC = b"localllm KV 1\n"
+MAGIC = b"localllm KV 2\n"
 DIGEST = 32
 MOST_HEADER = 1 << 16
 
