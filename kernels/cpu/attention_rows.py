@@ -167,7 +167,8 @@ class RowAttention:
         def page_block(page: Value, largest: list[Value]) -> list[Value]:
             numbers = [e.min(e.add(page, i), e.sub(stop, 1)) if i else page for i in range(together)]
             sealed_pages = [load_index(e, table, number) for number in numbers]
-            bases, zeros = [], []
+            bases: list[Value] = []
+            zeros: list[Value] = []
             for i, sealed_page in enumerate(sealed_pages):
                 bases.append(sealed.load_factors(sealed_page))
                 zeros.extend(sealed.scale_query(head, i * self.count + head) for head in range(self.count))

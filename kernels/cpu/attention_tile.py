@@ -317,7 +317,7 @@ class TileAttention:
 
         rows = [e.add(row, t) for t in range(self.block)]
         integers = sealed.weighted_values(table, first_page, pages, channels, [sealed.pairs_of(own) for own in rows])
-        sums = []
+        sums: list[Value] = []
         for t, own in enumerate(rows):
             by_zeros, unit = (e.load(F32, array, e.mul(own, 4)) for array in (self.by_zeros, self.value_units))
             sums.extend(sealed.value_sum(integers[t * together + i], by_zeros, unit) for i in range(together))

@@ -54,8 +54,7 @@ def lower_attention(lowering: Lowering, index: int, block: Attention, scale: flo
     key_norm = _head_norm(lowering, f"{name} key norm", block, block.key_norm, block.kv_heads)
     sink_queries = lowering.shared("sink queries", block.heads * key_stride)
     common = {"heads": block.heads, "stride": key_stride, "scale": query_scale(block.scale, block.softcap)}
-    places = lower_places(lowering, index, group)
-    place = {"pages": pages.recent, "group": group}
+    place = {"places": lower_places(lowering, index, group), "pages": pages.recent, "group": group}
     lowering.add(
         rotate_queries(
             query_norm,
@@ -67,8 +66,8 @@ def lower_attention(lowering: Lowering, index: int, block: Attention, scale: flo
             **common,  # type: ignore[arg-type]
         ),
         rotate_queries(query_norm, turn, source=queries, target=queries, barrier=False, **common),  # type: ignore[arg-type]
-        store_keys(key_norm, turn, source=keys, stride=key_stride, places=places, barrier=False, **place),
-        store_values(source=values, stride=head_stride(block.value_dim), places=places, barrier=True, **place),
+        store_keys(key_norm, turn, source=keys, stride=key_stride, barrier=False, **place),  # type: ignore[arg-type]
+        store_values(source=values, stride=head_stride(block.value_dim), barrier=True, **place),  # type: ignore[arg-type]
     )
     learned = 0
     if block.sinks is not None:

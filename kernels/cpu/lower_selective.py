@@ -54,9 +54,18 @@ def lower_query_sparse(
     buffer = lowering.environment.workspace.private("estimates", 4 * floats)
     width = 4 * BLOCK * blocks_of(shape.pages.heads * shape.group * shape.value_dim)
     output = lowering.shared("attended together", width)
-    place = {"pages": pages.recent, "group": group, "sums": state.sums(index)}
+    sums = state.sums(index)
     lowering.add(
-        sum_values(**place),
-        query_sparse(shape, state.policy, queries=queries, output=output, buffer=buffer, **place),
+        sum_values(pages=pages.recent, group=group, sums=sums),
+        query_sparse(
+            shape,
+            state.policy,
+            queries=queries,
+            output=output,
+            pages=pages.recent,
+            group=group,
+            sums=sums,
+            buffer=buffer,
+        ),
     )
     return output
