@@ -1,6 +1,6 @@
 """Decoding of random-weight models with half of their weights on a card, against what the memories allow.
 
-    python scripts/hybrid_benchmark.py [--only check,trip,dense,relu] [--layers 32] [--share 0.5] [--steps 64]
+    python scripts/hybrid_benchmark.py [--only check,trip,dense,relu,mixture] [--layers 32] [--share 0.5] [--steps 64]
 
 Needs a card. The ReLU model has the shape of the dense one; biases of its gates make 12% of the neurons fire, with a
 skew as measured on real models: the hottest 26% make 63% of the activations.
@@ -29,7 +29,7 @@ from localllm.kernels.hybrid.executor import HybridExecutor
 from localllm.kernels.hybrid.gpu_device import GpuDevice, fit_gpu
 from localllm.kernels.hybrid.placement import LayerPlacement, Placement, uniform_placement, unit_count
 from localllm.kernels.single_sequence import pages_for, simple_step
-from localllm.kernels.spec import Activation, FeedForward, Linear
+from localllm.kernels.spec import Activation, FeedForward, Gating, Linear, MixtureOfExperts
 
 if TYPE_CHECKING:
     from localllm.kernels.executor import Executor
@@ -86,14 +86,80 @@ def centred(spec: ModelSpec) -> ModelSpec:
 NAMES = ("query", "key", "value", "output", "gate", "up", "down")
 
 
-def decode(executor: Executor, steps: int) -> float:
-    """Median seconds of a decoded token."""
+def mixture_model(layers: int) -> ModelSpec:
+    """The shape of a 30B model with 128 experts of which 8 are chosen; biases of the router skew the choice."""
+    shape = replace(SHAPES["8b"], hidden=2048, heads=32, kv_heads=4, inner=768, layers=layers, vocabulary=151936)
+    spec = centred(random_model(shape, "q4_0"))
+    rng, kind, count = np.random.default_rng(2), QuantType.Q4_0, EXPERTS
+
+    def stack(rows: int, columns: int) -> Tensor:
+        data = rng.integers(0, 256, (count, rows, columns // 32, 18), dtype=np.uint8)
+        data[..., 2:][(data[..., 2:] & 15) == 0] |= 8
+        data[..., 2:][(data[..., 2:] >> 4) == 0] |= 128
+        data[..., :2] = np.full(1, 0.2 / columns**0.5, np.float16).view(np.uint8)
+        return Tensor("experts", kind, (count, rows, columns), data.reshape(count, rows, -1))
+
+    gate, up, down = Linear(stack(768, 2048)), Linear(stack(768, 2048)), Linear(stack(2048, 768))
+    made = []
+    for layer in spec.layers:
+        router = (rng.standard_normal((count, 2048)) * 2048**-0.5).astype(np.float32)
+        popular = rng.permutation(np.linspace(SKEW, -SKEW, count)).astype(np.float32)
+        linear = Linear(
+            Tensor("router", QuantType.F32, router.shape, router.view(np.uint8)),
+            Tensor("bias", QuantType.F32, (count,), popular.view(np.uint8)),
+        )
+        block = MixtureOfExperts(
+            layer.feed_forward.norm,
+            linear,
+            gate,
+            up,
+            down,
+            count,
+            8,
+            Activation.SILU,
+            Gating.SOFTMAX,
+            normalise=True,
+        )
+        made.append(replace(layer, feed_forward=block))
+    return replace(spec, layers=tuple(made))
+
+
+EXPERTS, SKEW = 128, 1.5
+
+
+def popularity(spec: ModelSpec) -> list[np.ndarray[tuple[int], np.dtype[np.float64]]]:
+    """Per layer what a profile would say of its experts: the biases that skew the choice."""
+    blocks = [layer.feed_forward for layer in spec.layers]
+    return [
+        block.router.bias.data.view(np.float32).astype(np.float64)
+        for block in blocks
+        if isinstance(block, MixtureOfExperts) and block.router.bias is not None
+    ]
+
+
+def mixture(options: ExecutorOptions, steps: int, layers: int) -> None:
+    """A third of the experts on the card: the most popular of each layer, or whole layers."""
+    spec = mixture_model(layers)
+    third = EXPERTS // 3
+    rates = popularity(spec)
+    best = Placement(tuple(LayerPlacement(tuple(sorted(np.argsort(-rate)[:third].tolist()))) for rate in rates))
+    everything, nothing = LayerPlacement(tuple(range(EXPERTS))), LayerPlacement(())
+    on_card = layers * third // EXPERTS
+    whole = Placement(tuple(nothing if index < layers - on_card else everything for index in range(layers)))
+    for name, placement in (("popular experts", best), ("whole layers", whole)):
+        measure(f"mixture, {name}", spec, options, placement, steps, vary=True)
+
+
+def decode(executor: Executor, steps: int, *, vary: bool = False) -> float:
+    """Median seconds of a decoded token, always the same one or (`vary`) others."""
     executor.allocate_kv(pages_for(executor.layout, CONTEXT + 16), "f16", (0,) * len(executor.layout.groups))
     step = simple_step(executor.layout, np.array([7], np.int32), CONTEXT)
     for _ in range(8):
         executor.forward(step)
     samples = []
-    for _ in range(steps):
+    for index in range(steps):
+        if vary:
+            step = simple_step(executor.layout, np.array([7 + 31 * index], np.int32), CONTEXT)
         start = time.perf_counter()
         executor.forward(step)
         samples.append(time.perf_counter() - start)
@@ -128,12 +194,14 @@ def check(options: ExecutorOptions) -> None:
             say(f"check {name} share {share}: relative difference {wrong:.1e}, top-1 agreement {agree:.0%}")
 
 
-def measure(name: str, spec: ModelSpec, options: ExecutorOptions, placement: Placement, steps: int) -> float:
+def measure(
+    name: str, spec: ModelSpec, options: ExecutorOptions, placement: Placement, steps: int, *, vary: bool = False
+) -> float:
     """Load, decode, print."""
     start = time.time()
     made = HybridExecutor(spec, placement, GpuDevice, options)
     loaded = time.time() - start
-    seconds = decode(made, steps)
+    seconds = decode(made, steps, vary=vary)
     memory = made.memory()
     profile = made.cold_profile()
     total = sum(profile.values()) or 1
@@ -166,6 +234,8 @@ def main() -> None:
     given = parser.parse_args()
     wanted = given.only.split(",")
     options = ExecutorOptions(max_rows=given.rows, threads=given.threads)
+    if "mixture" in wanted:
+        mixture(options, given.steps, given.layers if given.layers != 32 else 48)
     if "check" in wanted:
         check(options)
     spec = centred(random_model(SHAPES["8b"], "q4_0", given.layers))

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from .activations import Activation
     from .flow import Flow, Machine
+    from .half_model import GpuExpertHalf
     from .inputs import StepInputs
     from .linear import GpuLinear
     from .matrix import PackedMatrix
@@ -50,7 +51,7 @@ class ExpertBlock:
         reads_x = not block.block.router_reads_layer_input or block.shared_gate is not None
         return formats | Format.NATURAL if reads_x else formats
 
-    def route(self, flow: Flow, block: GpuExperts, x: Activation) -> None:
+    def route(self, flow: Flow, block: GpuExperts | GpuExpertHalf, x: Activation) -> None:
         """Choose the experts of every row, from x in natural order."""
         space, spec, gpu = self._machine.workspace, block.block, self._machine.gpu
         flow.precise(block.router, x, space.router_logits)
@@ -82,10 +83,14 @@ class ExpertBlock:
         formats: Format,
     ) -> None:
         """residual += scale * block(x); then x = next_norm(residual). `aside`: attention's sum in `extra` joins it."""
-        space, spec = self._machine.workspace, block.block
-        if not spec.router_reads_layer_input:
+        if not block.block.router_reads_layer_input:
             self.route(flow, block, flow.x)
-        extra, extra_gate = space.extra if aside else None, None
+        part = self.product(flow, block, self._machine.workspace.extra if aside else None)
+        flow.add_part(part, scale, block.post_norm, next_norm, formats)
+
+    def product(self, flow: Flow, block: GpuExperts, extra: torch.Tensor | None) -> Part:
+        """The chosen experts of x, which are in the workspace, and the shared one; `extra` joins them."""
+        space, spec, extra_gate = self._machine.workspace, block.block, None
         if block.shared is not None:
             part = self._shared.product(flow, block.shared, space.parts)
             size = flow.rows * block.shared.down.rows
@@ -98,8 +103,7 @@ class ExpertBlock:
         else:
             self._many(flow, block)
         width = block.down.rows
-        part = Part(space.parts, spec.top_k, width, spec.top_k * width, space.shares, extra, extra_gate)
-        flow.add_part(part, scale, block.post_norm, next_norm, formats)
+        return Part(space.parts, spec.top_k, width, spec.top_k * width, space.shares, extra, extra_gate)
 
     def _join(
         self, total: torch.Tensor, aside: torch.Tensor | None, space: object, size: int, gated: bool

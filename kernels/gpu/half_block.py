@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from .activations import Format
+from .half_model import GpuExpertHalf
 from .row_launch import Part
 
 if TYPE_CHECKING:
     import torch
 
+    from .expert_block import ExpertBlock
     from .feed_forward_block import FeedForwardBlock
     from .flow import Flow, Machine
     from .half_model import GpuHalf
@@ -18,36 +21,63 @@ if TYPE_CHECKING:
 
 
 class HalfBlock:
-    """Runs halves of dense blocks for one bucket; `number` int64 [1] is the step's number on the card."""
+    """Runs halves of blocks for one bucket; `number` int64 [1] is the step's number on the card."""
 
-    def __init__(self, machine: Machine, dense: FeedForwardBlock, meeting: Meeting, number: torch.Tensor) -> None:
-        self._machine, self._dense, self._meeting, self._number = machine, dense, meeting, number
+    def __init__(
+        self,
+        machine: Machine,
+        dense: FeedForwardBlock,
+        experts: ExpertBlock,
+        meeting: Meeting,
+        number: torch.Tensor,
+    ) -> None:
+        self._machine, self._dense, self._experts = machine, dense, experts
+        self._meeting, self._number = meeting, number
 
-    def input_formats(self, flow: Flow, half: GpuHalf) -> Format:
+    def input_formats(self, flow: Flow, half: GpuHalf | GpuExpertHalf) -> Format:
         """The formats of x that the half's first products read."""
+        if isinstance(half, GpuExpertHalf):
+            return Format.NATURAL if half.hot is None else Format.NATURAL | self._experts.input_formats(flow, half.hot)
         formats = Format.NONE if half.hot is None else self._dense.input_formats(flow, half.hot)
         return formats if half.gates is None else formats | flow.formats(half.gates.matrices)
 
     def run(
         self,
         flow: Flow,
-        half: GpuHalf,
+        half: GpuHalf | GpuExpertHalf,
         scale: float,
         next_norm: GpuNorm | None,
         formats: Format,
     ) -> None:
         """residual += scale * post_norm(hot(x) + cold(x)); then x = next_norm(residual)."""
+        part = self._mixture(flow, half) if isinstance(half, GpuExpertHalf) else self._neurons(flow, half)
+        space, rows = self._machine.workspace, flow.rows
+        width = space.residual.shape[1]
+        if part is not None and part.extra is not None:  # a shared expert's sum is there already
+            cold = self._meeting.receive(half.layer, self._number, rows, space.qkv, copy=True)
+            extra = part.extra[: rows * width].view(rows, width)
+            if part.extra_gate is not None:
+                extra.mul_(part.extra_gate[:rows, None].sigmoid())
+            extra.add_(cold)
+            part = replace(part, extra_gate=None)
+        else:
+            cold = self._meeting.receive(half.layer, self._number, rows, space.extra)
+            part = Part(cold, 1, 0, width) if part is None else replace(part, extra=cold)
+        flow.add_part(part, scale, half.post_norm, next_norm, formats)
+
+    def _mixture(self, flow: Flow, half: GpuExpertHalf) -> Part | None:
+        space, rows = self._machine.workspace, flow.rows
+        if not half.block.router_reads_layer_input:
+            self._experts.route(flow, half, flow.x)
+        self._meeting.divide(space.chosen, space.shares, half.table, rows * half.block.top_k)
+        self._meeting.send(half.layer, self._number, space.residual, rows, None, 0)
+        return None if half.hot is None else self._experts.product(flow, half.hot, None)
+
+    def _neurons(self, flow: Flow, half: GpuHalf) -> Part | None:
         space, rows = self._machine.workspace, flow.rows
         gates = None
         if half.gates is not None:
             gates = space.gates[: rows * half.gates.rows].view(rows, -1)
             flow.product_whole(half.gates, flow.x, space.gates)
         self._meeting.send(half.layer, self._number, space.residual, rows, gates, half.hot_neurons)
-        part = None if half.hot is None else self._dense.product(flow, half.hot, space.parts)
-        cold = self._meeting.receive(half.layer, self._number, rows, space.extra)
-        width = space.residual.shape[1]
-        if part is None:
-            total = Part(cold, 1, 0, width)
-        else:
-            total = Part(part.values, part.count, part.part_step, part.row_step, None, cold)
-        flow.add_part(total, scale, half.post_norm, next_norm, formats)
+        return None if half.hot is None else self._dense.product(flow, half.hot, space.parts)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from localllm.kernels.errors import UnsupportedModelError
 from localllm.kernels.hybrid.halves import SplitExperts
 
@@ -12,9 +14,12 @@ from .linear import GpuLinear
 from .matrix import PackedMatrix
 
 if TYPE_CHECKING:
-    from localllm.kernels.hybrid.halves import Split
+    import torch
 
-    from .model import GpuFeedForward, GpuNorm, ModelBuilder
+    from localllm.kernels.hybrid.halves import Split
+    from localllm.kernels.spec import MixtureOfExperts
+
+    from .model import GpuExperts, GpuFeedForward, GpuNorm, ModelBuilder
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -33,15 +38,27 @@ class GpuHalf:
         return 0 if self.hot is None else self.hot.up.rows
 
 
-def build_half(builder: ModelBuilder, layer: int, split: Split) -> GpuHalf:
+@dataclass(frozen=True, slots=True, eq=False)
+class GpuExpertHalf:
+    """The experts on the card; `hot` None: none. The router knows all; `table` int32: its numbers in `hot`, or -1."""
+
+    layer: int
+    block: MixtureOfExperts
+    norm: GpuNorm | None
+    router: GpuLinear
+    selection_bias: torch.Tensor | None
+    hot: GpuExperts | None
+    table: torch.Tensor
+    post_norm: GpuNorm | None
+
+
+def build_half(builder: ModelBuilder, layer: int, split: Split) -> GpuHalf | GpuExpertHalf:
     """Ask for the weights of a half."""
+    if split.block.down.weight.rows % 32:
+        raise UnsupportedModelError(f"rows of {split.block.down.weight.rows} values cannot cross to the CPU")
     if isinstance(split, SplitExperts):
-        raise UnsupportedModelError(
-            "a mixture of experts cannot be divided between the card and the CPU yet", hint="Use --device cpu."
-        )
+        return _experts(builder, layer, split)
     block, hot = split.block, split.hot
-    if block.down.weight.rows % 32:
-        raise UnsupportedModelError(f"rows of {block.down.weight.rows} values cannot cross to the CPU")
     norm, post_norm = builder.norm(block.norm), builder.norm(block.post_norm)
     if split.gate is None:
         made = None if hot is None else builder.feed_forward(hot)
@@ -54,6 +71,20 @@ def build_half(builder: ModelBuilder, layer: int, split: Split) -> GpuHalf:
     up = made.up if gates.bias is None else builder.linear(hot.up, biased=True)
     first = GpuLinear((first_rows(gates.matrices[0], count),), None if gates.bias is None else gates.bias[:count])
     return GpuHalf(layer, norm, replace(made, block=hot, gate=first, up=up), gates, post_norm)
+
+
+def _experts(builder: ModelBuilder, layer: int, split: SplitExperts) -> GpuExpertHalf:
+    block = split.block
+    return GpuExpertHalf(
+        layer,
+        block,
+        builder.norm(block.norm),
+        builder.precise(block.router),
+        builder.memory.vector(block.selection_bias),
+        None if split.hot is None else builder.experts(split.hot),
+        builder.memory.integers(np.maximum(split.places, -1).astype(np.int32)),
+        builder.norm(block.post_norm),
+    )
 
 
 def first_rows(matrix: PackedMatrix, count: int) -> PackedMatrix:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
+import triton
 
 from .programs import meeting as programs
 
@@ -75,7 +76,22 @@ class Meeting:
             num_warps=8 if gates is None else 16,
         )
 
-    def receive(self, layer: int, number: torch.Tensor, rows: int, out: torch.Tensor) -> torch.Tensor:
+    def divide(self, chosen: torch.Tensor, shares: torch.Tensor, table: torch.Tensor, count: int) -> None:
+        """The first `count` chosen experts and their shares to the CPU; what stays is in numbers of this half."""
+        programs.divide_choice[(1,)](
+            chosen,
+            shares,
+            table,
+            self._part("chosen").view(torch.int64),
+            self._part("shares").view(torch.float32),
+            COUNT=count,
+            BLOCK=min(_BLOCK, triton.next_power_of_2(count)),
+            **({} if self.gpu.interpreted else {"num_warps": 4}),
+        )
+
+    def receive(
+        self, layer: int, number: torch.Tensor, rows: int, out: torch.Tensor, *, copy: bool = False
+    ) -> torch.Tensor:
         """Wait for the CPU's sum of a layer; returns where it is: in the host's memory, or copied to `out`."""
         flag, failed, stamp = self._flag("cpu", layer), self._failed, self._stamp(layer, 0)
         y = self.floats("y", rows, self.exchange.sizes.hidden)
@@ -84,7 +100,7 @@ class Meeting:
             stamp.fill_(time.perf_counter_ns())
         else:
             programs.wait[(1,)](flag, failed, number, layer + 1, int(self.patience * 1e9), stamp, num_warps=1)
-        if rows <= FEW_ROWS and not self.gpu.interpreted:
+        if rows <= FEW_ROWS and not copy and not self.gpu.interpreted:
             return y
         found = out[: y.numel()].view(y.shape)
         found.copy_(y, non_blocking=True)

@@ -13,7 +13,7 @@ from localllm.kernels.kv_layout import KVLayout
 from localllm.kernels.spec import LatentAttention, MixtureOfExperts
 
 from .families import F16, F32, family_of
-from .half_model import GpuHalf, build_half
+from .half_model import GpuExpertHalf, GpuHalf, build_half
 from .linear import GpuLinear
 
 if TYPE_CHECKING:
@@ -100,13 +100,16 @@ class GpuExperts:
     post_norm: GpuNorm | None
 
 
+GpuBlock = GpuFeedForward | GpuExperts | GpuHalf | GpuExpertHalf
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class GpuLayer:
     """A layer; `index` is its place in the model."""
 
     index: int
     attention: GpuAttention | GpuLatentAttention
-    feed_forward: GpuFeedForward | GpuExperts | GpuHalf
+    feed_forward: GpuBlock
     residual_scale: float
     parallel: bool
 
@@ -146,7 +149,7 @@ class ModelBuilder:
         """`splits`: by layer, feed-forward blocks whose other half is on the CPU."""
         self._spec = spec
         self._splits = splits or {}
-        self._memory = memory
+        self.memory = memory
         self._norms: dict[int, GpuNorm] = {}
         self._ropes: list[Rope] = []
         self._unpacked: set[QuantType] = set()
@@ -154,7 +157,7 @@ class ModelBuilder:
 
     def build(self) -> GpuModel:
         """The model, filled or only counted."""
-        spec, memory = self._spec, self._memory
+        spec, memory = self._spec, self.memory
         embed = spec.embed
         layers = tuple(self._layer(index, layer) for index, layer in enumerate(spec.layers))
         width = max((len(rope.inverse_frequencies) for rope in self._ropes), default=1)
@@ -199,10 +202,10 @@ class ModelBuilder:
             layer.parallel,
         )
 
-    def _block(self, index: int, block: FeedForward | MixtureOfExperts) -> GpuFeedForward | GpuExperts | GpuHalf:
+    def _block(self, index: int, block: FeedForward | MixtureOfExperts) -> GpuBlock:
         if index in self._splits:
             return build_half(self, index, self._splits[index])
-        return self._experts(block) if isinstance(block, MixtureOfExperts) else self.feed_forward(block)
+        return self.experts(block) if isinstance(block, MixtureOfExperts) else self.feed_forward(block)
 
     def _attention(self, block: Attention) -> GpuAttention:
         return GpuAttention(
@@ -213,7 +216,7 @@ class ModelBuilder:
             self.norm(block.query_norm),
             self.norm(block.key_norm),
             self.norm(block.post_norm),
-            self._memory.vector(block.sinks),
+            self.memory.vector(block.sinks),
             self._rope(block.rope),
         )
 
@@ -227,8 +230,8 @@ class ModelBuilder:
             None if low_rank is None else self.norm(low_rank[1]),
             None if low_rank is None else self.linear(low_rank[2]),
             self._some_norm(block.latent_norm),
-            self._memory.numbers([block.key_up]),
-            self._memory.numbers([block.value_up]),
+            self.memory.numbers([block.key_up]),
+            self.memory.numbers([block.value_up]),
             self.linear(block.output),
             self._rope(block.rope),
         )
@@ -246,36 +249,37 @@ class ModelBuilder:
             self.norm(block.post_norm),
         )
 
-    def _experts(self, block: MixtureOfExperts) -> GpuExperts:
+    def experts(self, block: MixtureOfExperts) -> GpuExperts:
+        """A mixture, or some of its experts."""
         return GpuExperts(
             block,
             self.norm(block.norm),
-            self._precise(block.router),
-            self._memory.vector(block.selection_bias),
+            self.precise(block.router),
+            self.memory.vector(block.selection_bias),
             None if block.gate is None else self.linear(block.gate),
             self.linear(block.up),
             self._down(block.down, block.down_transposed),
             None if block.shared is None else self.feed_forward(block.shared),
-            None if block.shared_gate is None else self._precise(block.shared_gate),
+            None if block.shared_gate is None else self.precise(block.shared_gate),
             self.norm(block.post_norm),
         )
 
     def linear(self, linear: Linear, *, biased: bool = False) -> GpuLinear:
         """A product; `biased`: with a bias even if it is zero."""
-        bias = self._memory.vector(linear.bias)
+        bias = self.memory.vector(linear.bias)
         if bias is None and biased:
-            bias = self._memory.numbers([None], [linear.weight.rows])
+            bias = self.memory.numbers([None], [linear.weight.rows])
         return GpuLinear((self._matrix([linear.weight]),), bias)
 
-    def _precise(self, linear: Linear) -> GpuLinear:
+    def precise(self, linear: Linear) -> GpuLinear:
         """A small product whose result decides something: float32 throughout."""
-        return GpuLinear((self._memory.matrix([linear.weight], F32),), self._memory.vector(linear.bias))
+        return GpuLinear((self.memory.matrix([linear.weight], F32),), self.memory.vector(linear.bias))
 
     def _down(self, linear: Linear, transposed: bool) -> GpuLinear:
         if not transposed:
             return self.linear(linear)
         self._turned = True
-        return GpuLinear((self._memory.transposed(linear.weight),), self._memory.vector(linear.bias))
+        return GpuLinear((self.memory.transposed(linear.weight),), self.memory.vector(linear.bias))
 
     def _joined(self, linears: Sequence[Linear]) -> GpuLinear:
         """Several products of one input as one, where their packed forms agree."""
@@ -290,7 +294,7 @@ class ModelBuilder:
                 groups.append([weight])
         bias = None
         if any(linear.bias is not None for linear in linears):
-            bias = self._memory.numbers([linear.bias for linear in linears], [linear.weight.rows for linear in linears])
+            bias = self.memory.numbers([linear.bias for linear in linears], [linear.weight.rows for linear in linears])
         return GpuLinear(tuple(self._matrix(group) for group in groups), bias)
 
     def _matrix(self, tensors: Sequence[Tensor]) -> PackedMatrix:
@@ -299,7 +303,7 @@ class ModelBuilder:
             family = F16
         if family.bits == 8 and family.form.name == "GROUP":
             self._unpacked.add(tensors[0].quant_type)
-        return self._memory.matrix(tensors, family)
+        return self.memory.matrix(tensors, family)
 
     def norm(self, norm: Norm | None) -> GpuNorm | None:
         """A norm; equal ones are kept once."""
@@ -307,7 +311,7 @@ class ModelBuilder:
 
     def _some_norm(self, norm: Norm) -> GpuNorm:
         if id(norm) not in self._norms:
-            self._norms[id(norm)] = GpuNorm(norm, self._memory.vector(norm.weight), self._memory.vector(norm.bias))
+            self._norms[id(norm)] = GpuNorm(norm, self.memory.vector(norm.weight), self.memory.vector(norm.bias))
         return self._norms[id(norm)]
 
     def _rope(self, rope: Rope | None) -> int:

@@ -15,7 +15,7 @@ from .expert_block import ExpertBlock
 from .feed_forward_block import FeedForwardBlock
 from .flow import Flow
 from .half_block import HalfBlock
-from .half_model import GpuHalf
+from .half_model import GpuExpertHalf, GpuHalf
 from .library_products import byte_pointers
 from .model import GpuExperts
 from .programs import choice as choice_programs
@@ -47,7 +47,11 @@ class StepProgram:
         self._attention = AttentionBlock(machine, model, pools, inputs)
         self._feed_forward = FeedForwardBlock(machine)
         self._experts = ExpertBlock(machine, inputs)
-        self._half = None if meeting is None else HalfBlock(machine, self._feed_forward, meeting, inputs["number"])
+        self._half = (
+            None
+            if meeting is None
+            else HalfBlock(machine, self._feed_forward, self._experts, meeting, inputs["number"])
+        )
 
     def run(self) -> None:
         """From token ids to logits, hidden vectors or best ids in the workspace."""
@@ -112,7 +116,7 @@ class StepProgram:
 
     def _layer(self, layer: GpuLayer, following: GpuLayer | None) -> None:
         flow, block = self._flow, layer.feed_forward
-        experts = block if isinstance(block, GpuExperts) else None
+        experts = block if isinstance(block, GpuExperts | GpuExpertHalf) else None
         if experts is not None and experts.block.router_reads_layer_input:
             self._experts.route(flow, experts, flow.raw())
         attention = layer.attention
@@ -128,7 +132,7 @@ class StepProgram:
             )
         next_norm = self._model.head_norm if following is None else following.attention.norm
         formats = self._head_formats() if following is None else self._attention.input_formats(following.attention)
-        if isinstance(block, GpuHalf):
+        if isinstance(block, GpuHalf | GpuExpertHalf):
             self._halves().run(flow, block, layer.residual_scale, next_norm, formats)
             return
         runner = self._experts if experts is not None else self._feed_forward
@@ -140,7 +144,7 @@ class StepProgram:
         return self._half
 
     def _block_formats(self, block: object) -> Format:
-        if isinstance(block, GpuHalf):
+        if isinstance(block, GpuHalf | GpuExpertHalf):
             return self._halves().input_formats(self._flow, block)
         if isinstance(block, GpuExperts):
             return self._experts.input_formats(self._flow, block)

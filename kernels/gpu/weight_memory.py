@@ -94,6 +94,13 @@ class WeightMemory:
             self._kept.append(tensors)
         return self._vectors[key]
 
+    def integers(self, values: np.ndarray[tuple[int, ...], np.dtype[np.int32]]) -> torch.Tensor:
+        """Whole numbers that are no weights; kept anew each time."""
+        memory = self._take(values.size)
+        if self._arena is not None:
+            memory.copy_(torch.from_numpy(values.reshape(-1)))
+        return memory
+
     def vector(self, tensor: Tensor | None) -> torch.Tensor | None:
         """One tensor as a float32 vector."""
         return None if tensor is None else self.numbers([tensor])

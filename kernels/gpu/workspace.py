@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from .activations import Activation, Format, make_activation
-from .half_model import GpuHalf
+from .half_model import GpuExpertHalf, GpuHalf
 from .linear import VECTOR_ROWS
 from .matrix_products import MOST_SPLITS
 from .model import GpuAttention, GpuExperts, GpuFeedForward, GpuLatentAttention
@@ -87,6 +87,9 @@ def make_workspace(gpu: Gpu, model: GpuModel, vectors: VectorProducts, rows: int
     experts = [layer.feed_forward for layer in layers if isinstance(layer.feed_forward, GpuExperts)]
     dense = [layer.feed_forward for layer in layers if isinstance(layer.feed_forward, GpuFeedForward)]
     halves = [layer.feed_forward for layer in layers if isinstance(layer.feed_forward, GpuHalf)]
+    expert_halves = [layer.feed_forward for layer in layers if isinstance(layer.feed_forward, GpuExpertHalf)]
+    experts += [half.hot for half in expert_halves if half.hot is not None]
+    routed = [*(block.block for block in experts), *(half.block for half in expert_halves)]
     dense += [half.hot for half in halves if half.hot is not None]
     gates = max((half.gates.rows for half in halves if half.gates is not None), default=0)
     shared = [block.shared for block in experts if block.shared is not None]
@@ -102,8 +105,8 @@ def make_workspace(gpu: Gpu, model: GpuModel, vectors: VectorProducts, rows: int
     def integers(*shape: int) -> torch.Tensor:
         return gpu.empty(shape, torch.int32)
 
-    top_k = max((block.block.top_k for block in experts), default=0)
-    most_experts = max((block.block.experts for block in experts), default=0)
+    top_k = max((block.top_k for block in routed), default=0)
+    most_experts = max((block.experts for block in routed), default=0)
     widths = {block.up.rows for block in feeds} | {block.up.rows for block in experts}
     inner = max((block.up.rows for block in feeds), default=1)
     heads = [a.block.heads * query_width(a) for a in attentions]
@@ -126,8 +129,8 @@ def make_workspace(gpu: Gpu, model: GpuModel, vectors: VectorProducts, rows: int
     inner_rows = max(many if feeds else 0, slots)
     return Workspace(
         residual=floats(many, hidden),
-        x=buffer(hidden, extra=Format.NATURAL if experts else Format.NONE),
-        raw=make_activation(gpu, hidden, many if experts else 1, 1, Format.NATURAL, Format.NONE, short),
+        x=buffer(hidden, extra=Format.NATURAL if routed else Format.NONE),
+        raw=make_activation(gpu, hidden, many if routed else 1, 1, Format.NATURAL, Format.NONE, short),
         attended={width: buffer(width) for width in {a.output.columns for a in attentions}},
         latents=make_activation(
             gpu, max(attended_latent, odd), many if attended_latent or odd else 1, 1, Format.NATURAL, Format.NONE, short
@@ -175,7 +178,9 @@ def largest_matrix(model: GpuModel) -> int:
     for layer in model.layers:
         attention, block = layer.attention, layer.feed_forward
         linears = [attention.output]
-        if isinstance(block, GpuHalf):
+        if isinstance(block, GpuExpertHalf):
+            linears += () if block.hot is None else (block.hot.up, block.hot.down)
+        elif isinstance(block, GpuHalf):
             linears += () if block.gates is None else (block.gates,)
             linears += () if block.hot is None else (block.hot.up, block.hot.down)
         else:

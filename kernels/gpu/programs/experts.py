@@ -116,6 +116,8 @@ def expert_gemv(
     slot = tl.program_id(1)
     wait_for_inputs(PDL)
     expert = tl.load(chosen + slot).to(tl.int64)
+    if expert < 0:  # it is elsewhere, and the slot's share is zero
+        return
     first = request(
         quants + expert * Q, high + expert * H, scales + expert * S, supers + expert * P, row0, 0, KP, U, W, G, BITS,
         FORM,

@@ -73,3 +73,19 @@ def wait(flag, failed, number, mark, patience, stamp):
         "fence.acq_rel.sys; mov.u32 $0, $1;", "=r,r", [mark], dtype=tl.int32, is_pure=False, pack=1
     )
     tl.store(stamp, globaltimer())
+
+
+@triton.jit
+def divide_choice(chosen, shares, table, out_chosen, out_shares, COUNT: tl.constexpr, BLOCK: tl.constexpr):
+    """Tell the CPU which experts were chosen, then keep those that are here: other numbers, -1 and a share of 0."""
+    for start in tl.static_range(0, COUNT, BLOCK):
+        i = start + tl.arange(0, BLOCK)
+        ok = i < COUNT
+        expert = tl.load(chosen + i, mask=ok, other=0)
+        share = tl.load(shares + i, mask=ok, other=0.0)
+        tl.store(out_chosen + i, expert.to(tl.int64), mask=ok)
+        tl.store(out_shares + i, share, mask=ok)
+        own = tl.load(table + expert, mask=ok, other=-1)
+        tl.debug_barrier()  # threads may hold copies of an element: all must have read it before one writes
+        tl.store(chosen + i, own, mask=ok)
+        tl.store(shares + i, tl.where(own < 0, 0.0, share), mask=ok)

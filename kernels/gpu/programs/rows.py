@@ -121,7 +121,8 @@ def finish_rows(
         for p in range(PARTS):
             part = tl.load(parts + m.to(tl.int64) * ROW_STEP + p * PART_STEP + e, mask=ok, other=0.0)
             if HAS_SHARES:
-                part = part * tl.load(shares + m * PARTS + p)
+                share = tl.load(shares + m * PARTS + p)
+                part = tl.where(share == 0.0, 0.0, part * share)  # what has no share may hold anything
             new += part
         if HAS_EXTRA:
             more = tl.load(extra + m * K + e, mask=ok, other=0.0)

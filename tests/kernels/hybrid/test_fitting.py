@@ -116,7 +116,8 @@ def test_planned_bytes_are_allocated_on_the_card(spec_maker: Callable[..., Any])
         open_hybrid(spec, ExecutorOptions(threads=1, max_rows=4, vram=1000))
 
 
-def test_the_card_and_the_cpu_give_what_the_card_gives(spec_maker: Callable[..., Any]) -> None:
+@pytest.mark.parametrize("kind", ["relu", "experts"])
+def test_the_card_and_the_cpu_give_what_the_reference_gives(kind: str, spec_maker: Callable[..., Any]) -> None:
     pytest.importorskip("torch")
     pytest.importorskip("triton")
     from localllm.kernels.executor import ExecutorOptions
@@ -127,8 +128,10 @@ def test_the_card_and_the_cpu_give_what_the_card_gives(spec_maker: Callable[...,
     from localllm.kernels.single_sequence import simple_step
 
     maker = spec_maker()
-    layer = Layer(maker.attention(), maker.feed_forward(64, activation=Activation.RELU))
-    spec = maker.model(layer)
+    block = maker.feed_forward(64, activation=Activation.RELU)
+    if kind == "experts":
+        block = maker.experts(count=4, shared=maker.feed_forward(32, norm=None), shared_gate=maker.linear(1, 64))
+    spec = maker.model(Layer(maker.attention(), block))
     options = ExecutorOptions(threads=1, max_rows=8)
     made = HybridExecutor(spec, uniform_placement(spec, 0.5), GpuDevice, options)
     reference = ReferenceExecutor(spec, options)
