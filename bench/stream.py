@@ -19,10 +19,27 @@ import time
 import numpy as np
 from kv_loss import python_topics
 
+from localllm.engine.readers import NextTokenLogprobs
 from localllm.llm import LLM
 
 SCORED = 64  # positions at the end of each window that is computed from scratch
 PIECE = 100  # tokens of each answer in turn
+
+
+class Windows(NextTokenLogprobs):
+    """Says how far it is: a number for each window."""
+
+    def __init__(self, ids: list[int], window: int) -> None:
+        super().__init__(ids)
+        self._window = window
+
+    def read(self, position: int, rows: np.ndarray) -> None:
+        """Take the logits of some positions."""
+        super().read(position, rows)
+        done, before = (position + len(rows)) // self._window, position // self._window
+        if done > before:
+            part = self.values[before * self._window : done * self._window]
+            print(f"{math.exp(-part.mean()):.2f}", end=" ", flush=True)
 
 
 def segments(arguments: argparse.Namespace) -> None:
@@ -36,8 +53,12 @@ def segments(arguments: argparse.Namespace) -> None:
             raise SystemExit(f"the text has {len(once)} tokens only")
         ids = [*once * arguments.passes, once[0]]
         started = time.perf_counter()
-        losses = llm.stream_nll(ids)
-        print(f"{len(ids)} tokens, {time.perf_counter() - started:.0f} s; perplexity of each window, pass after pass:")
+        reader = Windows(ids, window)
+        llm.engine.read(ids, reader)
+        losses = -reader.values
+        print(
+            f"\n{len(ids)} tokens, {time.perf_counter() - started:.0f} s; perplexity of each window, pass after pass:"
+        )
         table = np.exp(losses.reshape(arguments.passes, windows, window).mean(axis=2))
         for row in table:
             print(" ".join(f"{value:.2f}" for value in row), flush=True)
