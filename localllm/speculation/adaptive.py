@@ -86,6 +86,7 @@ class AdaptiveGuide:
         self._baseline = 0.0  # seconds that the steps would have taken without guesses
         self._load: Load | None = None
         self._since_probe = self._in_vain = 0
+        self._asked = 2  # guesses of a drafter that costs time: one more than was worth verifying the last time
         self._nap, self._next_nap = standing.nap, max(_NAPS[0], standing.nap)
         self._woke = False  # from a nap: one try, whatever is expected
 
@@ -105,12 +106,13 @@ class AdaptiveGuide:
             if not drafter.cheap and self._resting():
                 continue
             began = time.perf_counter()
-            draft = drafter.draft(tokens, most, hidden)
+            draft = drafter.draft(tokens, most if drafter.cheap else min(most, self._asked), hidden)
             self._account -= time.perf_counter() - began
             chosen = self._worth(draft, load) if len(draft) else NOTHING
             if not drafter.cheap:
                 self._woke = False
                 self._in_vain = 0 if len(chosen) else self._in_vain + 1
+                self._asked = max(chosen.depths(), default=0) + 1
                 self._rest()
             if len(chosen):
                 return chosen
