@@ -32,9 +32,11 @@ class StepCosts:
         if self._level is None:
             self._level = value - math.log(self.factor(rows))
         seen = self._seen[rows] = self._seen.get(rows, 0) + 1
+        if seen == 1 and rows > 1:
+            return  # the first step of a size may have to make room for it
         expected = self._level + math.log(self.factor(rows))
         error = min(max(value - expected, -_OUTLIER), _OUTLIER)
-        shape = max(_SHAPE, 0.7 / seen)
+        shape = max(_SHAPE, 0.7 / max(1, seen - 1))
         if rows == 1:
             self._level += max(_TREND, 0.7 / seen) * error
             return

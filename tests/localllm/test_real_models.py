@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from localllm import LLM
+from localllm.kernels.kv_layout import KVType
 
 pytestmark = pytest.mark.real_model
 NEAR_TIE = 0.4  # nats: where 8-bit activations may choose the other token
@@ -98,6 +99,22 @@ def test_the_second_turn_computes_only_what_is_new(smollm2_path: Path) -> None:
         again = fresh.chat(messages, **sampling)
     assert again.usage.cached_tokens == 0
     assert (again.text, again.ids, again.logprobs) == (second.text, second.ids, second.logprobs)
+
+
+@pytest.mark.parametrize(("temperature", "kv"), [(0.0, "q8"), (0.4, "f16")])
+def test_guesses_change_no_token(temperature: float, kv: KVType, smollm2_path: Path) -> None:
+    """A letter that is mostly copied, with lookup and without."""
+    letter = (
+        "We can send you the blue chairs this week at the same price, or keep your order until the green ones arrive."
+    )
+    messages = [{"role": "user", "content": f"Repeat the following letter word for word:\n\n{letter}"}]
+    answers = []
+    for speculate in ("off", "lookup"):
+        with LLM(smollm2_path, device="cpu", threads=2, context=512, kv=kv, speculate=speculate) as llm:
+            answers.append(llm.chat(messages, max_tokens=40, temperature=temperature, seed=5, logprobs=1))
+    plain, guessed = answers
+    assert (guessed.ids, guessed.logprobs) == (plain.ids, plain.logprobs)
+    assert guessed.usage.accepted_tokens > 10
 
 
 @pytest.mark.parametrize("policy", [None, "sparq:16:64"])

@@ -114,6 +114,17 @@ def test_the_likeliest_part_of_a_tree_is_kept() -> None:
     assert speculation.begin().draft([1], 15, Load(1, 1.0), None).tokens == (1, 2)
 
 
+def test_the_first_step_of_a_size_says_nothing() -> None:
+    costs = StepCosts()
+    costs.observe(1, 0.01)
+    before = costs.seconds(9)
+    costs.observe(9, 0.5)
+    assert costs.seconds(9) == before
+    for _ in range(20):
+        costs.observe(9, 0.03)
+    assert costs.seconds(9) == pytest.approx(0.03, rel=0.2)
+
+
 def test_costs_follow_a_context_that_grows() -> None:
     costs = StepCosts()
     for _ in range(50):
