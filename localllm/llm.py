@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from localllm.events import Event
     from localllm.gguf_io import GGUFFile
     from localllm.kernels.executor import Device, Executor, LoadProgress, MemoryUse, Mode
+    from localllm.kernels.hybrid.placement import Placement
     from localllm.kernels.kv_layout import KVType
     from localllm.kernels.spec import ModelSpec
     from localllm.speculation import Speculation
@@ -290,6 +291,14 @@ class LLM:
         for rope in (layer.attention.rope for layer in self.spec.layers):
             rotation.update(b"" if rope is None else rope.inverse_frequencies.tobytes() + repr(rope.magnitude).encode())
         return f"{model_fingerprint(self.path)}-{rotation.hexdigest()}"
+
+    @property
+    def placement(self) -> Placement | None:
+        """What of the feed-forward blocks a hybrid has on its device; None: the model is not split."""
+        from localllm.kernels.hybrid.executor import HybridExecutor
+
+        self._check_open()
+        return self._executor.placement if isinstance(self._executor, HybridExecutor) else None
 
     def memory(self) -> MemoryUse:
         """Bytes by device and purpose."""

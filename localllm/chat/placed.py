@@ -8,9 +8,14 @@ from typing import TYPE_CHECKING
 from .backend import LayerState
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from localllm.kernels.hybrid.placement import Placement
     from localllm.kernels.kv_layout import KVType
+    from localllm.kernels.spec import ModelSpec
     from localllm.llm import LLM
-    from localllm.placement import Machine, ModelParts, Plan
+    from localllm.placement import Machine, ModelParts
+    from localllm.placement.cost import LayerPlacement
 
 FEWEST_PLANNED = 64  # tokens that the speed to expect is worked out for
 
@@ -26,41 +31,61 @@ class Placed:
 
 
 def placed(llm: LLM, machine: Machine, kv_type: KVType, tokens: int, gpu_note: str) -> Placed:
-    """The plan for as much GPU memory as the weights take there, and a conversation of `tokens`."""
-    from localllm.placement import parts_of, plan_placement
+    """What the executor did with the model, and the speed to expect of it in a conversation of `tokens`."""
+    from localllm.placement import parts_of
 
-    # a prediction is for half of the context being full
-    context = min(llm.context, 2 * max(tokens, FEWEST_PLANNED))
+    context = min(llm.context, 2 * max(tokens, FEWEST_PLANNED))  # predictions are for half of it being full
     parts = parts_of(llm.spec, context=context, kv_type=kv_type)
-    on_gpu = sum(size for device, size in llm.memory().weights.items() if device != "cpu")
-    plan = plan_placement(parts, machine, vram=on_gpu)
-    return Placed(_layers(parts, plan), _ends(parts, plan), _reasons(plan, gpu_note), plan.prediction.decode)
+    return place(llm.spec, parts, machine, llm.memory().weights, llm.placement, gpu_note)
 
 
-def _layers(parts: ModelParts, plan: Plan) -> tuple[LayerState, ...]:
-    from localllm.placement.cost import gpu_bytes_of
+def place(
+    spec: ModelSpec,
+    parts: ModelParts,
+    machine: Machine,
+    weights: Mapping[str, int],
+    hybrid: Placement | None,
+    gpu_note: str = "",
+) -> Placed:
+    """The same from bytes of weights by device and, for a hybrid, its placement."""
+    from localllm.placement.cost import LayerPlacement, gpu_bytes_of, predict
 
-    return tuple(
-        LayerState(
-            attention_bytes=layer.attention_bytes,
-            kv_bytes=layer.kv_bytes,
-            feed_forward_bytes=layer.feed_forward.nbytes,
-            gpu_bytes=gpu_bytes_of(layer, placement),
+    on_gpu = any(size for device, size in weights.items() if device != "cpu")
+    if hybrid is not None:
+        layers = _of_hybrid(spec, parts, hybrid)
+        share = sum(p.units for p in layers) / sum(layer.feed_forward.units for layer in parts.layers)
+        reasons: tuple[str, ...] = (
+            "attention, KV and head are on the GPU: every token reads all of them",
+            f"{share:.0%} of the feed-forward units are on the GPU, the hottest first; the rest has no room there",
         )
-        for layer, placement in zip(parts.layers, plan.layers, strict=True)
+    elif on_gpu:
+        layers = tuple(LayerPlacement(True, True, layer.feed_forward.units) for layer in parts.layers)
+        reasons = ("everything is on the GPU: it has room for all of it, and nothing is faster",)
+    else:
+        layers = (LayerPlacement(False, False, 0),) * len(parts.layers)
+        reasons = (f"everything is on the CPU: {gpu_note or 'no GPU is used'}",)
+    states = tuple(
+        LayerState(layer.attention_bytes, layer.kv_bytes, layer.feed_forward.nbytes, gpu_bytes_of(layer, where))
+        for layer, where in zip(parts.layers, layers, strict=True)
     )
+    return Placed(states, _ends(parts, on_gpu), reasons, predict(parts, layers, on_gpu, machine).decode)
 
 
-def _ends(parts: ModelParts, plan: Plan) -> tuple[tuple[str, int], ...]:
-    head = f"head, on the {'GPU' if plan.head_on_gpu else 'CPU'}"
+def _of_hybrid(spec: ModelSpec, parts: ModelParts, hybrid: Placement) -> tuple[LayerPlacement, ...]:
+    """The executor's units in the planner's, which may be of another size."""
+    from localllm.kernels.hybrid.placement import unit_count
+    from localllm.placement.cost import LayerPlacement
+
+    found = []
+    for layer, part, where in zip(spec.layers, parts.layers, hybrid.layers, strict=True):
+        share = len(where.units) / unit_count(layer.feed_forward)
+        whole = part.feed_forward.gate_bytes == 0 or where.gate
+        found.append(LayerPlacement(True, whole, round(share * part.feed_forward.units)))
+    return tuple(found)
+
+
+def _ends(parts: ModelParts, on_gpu: bool) -> tuple[tuple[str, int], ...]:
+    head = f"head, on the {'GPU' if on_gpu else 'CPU'}"
     if parts.tied:
         return ((f"{head} (and embedding table)", parts.head_bytes),)
-    return (("embedding table, on the CPU: one row a token is read", parts.embedding_bytes), (head, parts.head_bytes))
-
-
-def _reasons(plan: Plan, gpu_note: str) -> tuple[str, ...]:
-    if plan.shape == "cpu":
-        return (f"everything is on the CPU: {gpu_note or 'no GPU memory was given'}",)
-    if plan.shape == "gpu":
-        return ("everything is on the GPU: it has room for all of it, and nothing is faster",)
-    return plan.reasons
+    return (("embedding table: one row a token is read", parts.embedding_bytes), (head, parts.head_bytes))
