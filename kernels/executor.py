@@ -36,7 +36,8 @@ class ExecutorOptions:
     `mode` None: sparse where that is exact. `count_activations`: keep counts for a profile (CPU). `selective`: a lossy
     policy that keeps or reads a part of the keys (reference and CPU). `repacked`: where a large model's weights may be
     kept as the CPU needs them, a file named after the model (a .tiles file; it is checked, made and replaced).
-    `kv_pages` of `kv_type`, by cache group: what `allocate_kv` will be asked for, so that a hybrid leaves room."""
+    `kv_pages` of `kv_type`, by cache group: what `allocate_kv` will be asked for, so that a hybrid leaves room.
+    `rates`, by layer: how often each neuron fires or each expert is chosen, None: unknown; a hybrid's hot set."""
 
     threads: int | None = None
     max_rows: int = 512
@@ -48,6 +49,7 @@ class ExecutorOptions:
     progress: Callable[[LoadProgress], None] | None = None
     kv_pages: tuple[int, ...] = ()
     kv_type: KVType = "f16"
+    rates: tuple[npt.NDArray[np.float64] | None, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

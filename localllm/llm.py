@@ -73,6 +73,7 @@ class LLM:
         from localllm.kernels.executor import ExecutorOptions
         from localllm.kernels.registry import open_executor
         from localllm.models import load_spec
+        from localllm.profiles.rates import measured_rates
         from localllm.repacked import repacked_file
         from localllm.speculation import Target, check_choice, open_speculation
         from localllm.store import resolve_model
@@ -124,6 +125,7 @@ class LLM:
                     repacked=repacked_file(self._file),
                     kv_pages=engine_options.pages(self.spec, ExecutorOptions().max_rows),
                     kv_type=kv,
+                    rates=measured_rates(self.path, len(self.spec.layers)) if device in ("auto", "hybrid") else (),
                 )
                 executor = open_executor(self.spec, device, options)
                 try:

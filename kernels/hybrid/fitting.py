@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from localllm.kernels.spec import MixtureOfExperts
+
 from .halves import split_model
-from .placement import LayerPlacement, Placement, gates_first, unit_count
+from .placement import LayerPlacement, Placement, gates_first, group_size, unit_count
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -20,6 +22,24 @@ if TYPE_CHECKING:
     from .halves import Split
 
     Rates = Sequence[npt.NDArray[np.float64] | None]
+
+
+def unit_rates(spec: ModelSpec, rates: Rates) -> Rates:
+    """How often the units of every layer are read, from rates of its neurons or experts; None where they are unknown.
+
+    Rates of another number of neurons are of another model, and say nothing.
+    """
+    found: list[npt.NDArray[np.float64] | None] = []
+    for layer, rate in zip(spec.layers, rates, strict=True):
+        block = layer.feed_forward
+        if isinstance(block, MixtureOfExperts):
+            found.append(rate if rate is not None and len(rate) == block.experts else None)
+        elif rate is None or len(rate) != block.up.weight.rows:
+            found.append(None)
+        else:
+            starts = np.arange(0, len(rate), group_size(block))
+            found.append(np.asarray(np.add.reduceat(rate, starts), np.float64))
+    return found
 
 
 def fit_placement(

@@ -19,7 +19,7 @@ from localllm.kernels.kv_layout import KVLayout
 
 from .exchange import Exchange, ExchangeSizes
 from .executor import HybridExecutor
-from .fitting import fit_placement
+from .fitting import fit_placement, unit_rates
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -106,7 +106,8 @@ def open_hybrid(spec: ModelSpec, options: ExecutorOptions) -> HybridExecutor:
     gpu = open_gpu()
     budget = options.vram if options.vram is not None else free_memory(gpu)
     cache = cache_bytes(KVLayout.of(spec), options)
-    placement = fit_gpu(spec, options, 1 << 62 if budget is None else budget - cache)
+    rates = unit_rates(spec, options.rates) if options.rates else None
+    placement = fit_gpu(spec, options, 1 << 62 if budget is None else budget - cache, rates=rates)
     if placement is None:
         raise OutOfMemoryError(
             f"{(budget or 0) / 2**30:.2f} GiB of {gpu.name} do not hold attention, head and KV cache of {spec.name}",

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from localllm.kernels.hybrid.fitting import fit_placement
+from localllm.kernels.hybrid.fitting import fit_placement, unit_rates
 from localllm.kernels.hybrid.halves import Split, SplitExperts, split_model
 from localllm.kernels.hybrid.placement import Placement
 from localllm.kernels.spec import Activation, FeedForward, Layer, MixtureOfExperts, ModelSpec
@@ -85,6 +85,19 @@ def test_the_most_often_read_units_are_taken(spec_maker: Callable[..., Any]) -> 
     placement = fit_placement(spec, FIXED + _planned(spec)({}) // 3, _planned(spec), rates=rates)
     assert placement is not None
     assert placement.layers[0].units == (1, 3, 5)
+
+
+def test_rates_of_neurons_become_rates_of_groups(spec_maker: Callable[..., Any]) -> None:
+    maker = spec_maker()
+    blocks = (maker.feed_forward(100), maker.feed_forward(64), maker.experts(count=3), maker.feed_forward(64))
+    spec = maker.model(*(Layer(maker.attention(), block) for block in blocks))
+    found = unit_rates(spec, [np.ones(100), None, np.array([0.5, 0.1, 0.4]), np.ones(7)])
+    assert found[0] is not None
+    assert found[2] is not None
+    np.testing.assert_array_equal(found[0], [32, 32, 32, 4])
+    np.testing.assert_array_equal(found[2], [0.5, 0.1, 0.4])
+    assert found[1] is None
+    assert found[3] is None
 
 
 def test_planned_bytes_are_allocated_on_the_card(spec_maker: Callable[..., Any]) -> None:
