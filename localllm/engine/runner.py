@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from typing import TYPE_CHECKING
 
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
     from .scheduler import Planned, Scheduler
 
 
+_LOG = logging.getLogger("localllm.engine")
+
+
 class Runner:
     """One engine's steps. `context`: what callers are told that a sequence has room for."""
 
@@ -46,6 +50,7 @@ class Runner:
         self._vocabulary_size = vocabulary_size
         self._context = context
         self._speculation = speculation
+        self._warned = False
         self.steps = 0
         self.rows = 0
 
@@ -66,6 +71,8 @@ class Runner:
             for item in planned:
                 self.fail(item.job, known)
             return
+        if hidden is not None and np.isnan(hidden[0, 0]):
+            self._miss_hidden()
         answering = [item.job.answering for item in planned]
         self._observe(planned, answering, time.perf_counter() - started)
         rows = sum(len(item.rows.tokens) for item in planned)
@@ -93,6 +100,11 @@ class Runner:
             return None
         rows = sum(item.rows.outputs for item in planned)
         return np.full((rows, self._executor.spec.hidden_size), np.nan, np.float32)
+
+    def _miss_hidden(self) -> None:
+        if not self._warned:
+            self._warned = True
+            _LOG.warning("this executor gives no hidden vectors: heads guess nothing (they work with --device cpu)")
 
     def _deliver(self, item: Planned, rows: npt.NDArray[np.float32], hidden: npt.NDArray[np.float32] | None) -> None:
         job, kv = item.job, item.rows.sequence

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from localllm.cache import PoolSizes
 from localllm.completion import Completion, collect
 from localllm.engine import Engine, Request
 from localllm.errors import RequestError
+from localllm.kernels.step import Step
 from localllm.sampling import SamplingParameters
 from localllm.speculation import AdaptiveSpeculation, Draft, Load, LookupDrafter, chain
 from localllm.speculation.draft import ROOT
@@ -207,6 +209,18 @@ def test_guesses_change_the_speed_only(
     silent = Oracle([], trees=False)
     complete(make_engine(IntegerExecutor(native), speculation=silent, **options), PROMPT, **parameters)
     assert oracle.hidden.items() <= silent.hidden.items()  # the vectors that guesses are made from
+
+
+def test_heads_on_an_executor_without_hidden_vectors_are_missed_once(
+    make_engine: MakeEngine, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Without(IntegerExecutor):
+        def forward(self, step: Step) -> Any:
+            return super().forward(replace(step, hidden=None))
+
+    engine = make_engine(Without(), speculation=Oracle([], trees=False))
+    assert essence(complete(engine, PROMPT, **SAMPLED)) == alone(make_engine, PROMPT, SAMPLED)
+    assert caplog.text.count("no hidden vectors") == 1
 
 
 def predictable(content: int, token: int, position: int) -> Any:
