@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -127,6 +128,40 @@ def test_planned_bytes_are_allocated_on_the_card(spec_maker: Callable[..., Any])
         executor.close()
     with pytest.raises(OutOfMemoryError, match="do not hold attention"):
         open_hybrid(spec, ExecutorOptions(threads=1, max_rows=4, vram=1000))
+
+
+def test_what_does_not_fit_on_the_card_is_divided(
+    spec_maker: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("torch")
+    pytest.importorskip("triton")
+    from localllm.kernels import registry
+    from localllm.kernels.cpu.executor import CpuExecutor
+    from localllm.kernels.executor import ExecutorOptions
+    from localllm.kernels.gpu.executor import GpuExecutor
+    from localllm.kernels.hybrid.executor import HybridExecutor
+
+    monkeypatch.setattr(registry, "_has_card", lambda: True)
+    spec = _model(spec_maker, "dense")
+    options = ExecutorOptions(threads=1, max_rows=4, kv_pages=(2,))
+    full = GpuExecutor(spec, options).planned.total
+    kinds = {1 << 30: GpuExecutor, full: HybridExecutor, 1000: CpuExecutor}
+    for vram, kind in kinds.items():
+        executor = registry.open_executor(spec, "auto", replace(options, vram=vram))
+        assert isinstance(executor, kind)
+        executor.close()
+
+
+def test_without_its_packages_the_hybrid_says_what_to_install(
+    spec_maker: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from localllm.kernels import registry
+    from localllm.kernels.errors import UnsupportedModelError
+    from localllm.kernels.executor import ExecutorOptions
+
+    monkeypatch.setattr(registry, "find_spec", lambda _: None)
+    with pytest.raises(UnsupportedModelError, match="needs torch and triton"):
+        registry.open_executor(_model(spec_maker, "dense"), "hybrid", ExecutorOptions())
 
 
 @pytest.mark.parametrize("kind", ["relu", "experts"])
