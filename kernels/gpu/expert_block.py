@@ -43,11 +43,9 @@ class ExpertBlock:
 
     def input_formats(self, flow: Flow, block: GpuExperts) -> Format:
         """The formats of x that router, experts and the shared expert read."""
-        matrices = list(block.up.matrices)
+        formats = flow.formats(block.up.matrices)
         if block.shared is not None:
-            matrices += block.shared.up.matrices
-            matrices += () if block.shared.gate is None else block.shared.gate.matrices
-        formats = flow.formats(matrices)
+            formats |= self._shared.input_formats(flow, block.shared)
         reads_x = not block.block.router_reads_layer_input or block.shared_gate is not None
         return formats | Format.NATURAL if reads_x else formats
 

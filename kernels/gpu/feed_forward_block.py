@@ -23,8 +23,7 @@ class FeedForwardBlock:
 
     def input_formats(self, flow: Flow, block: GpuFeedForward) -> Format:
         """The formats of x that the block's first products read."""
-        matrices = block.up.matrices if block.gate is None else (*block.gate.matrices, *block.up.matrices)
-        return flow.formats(matrices)
+        return flow.formats(block.up.matrices) if _fused(flow, block) else Format.SHORT
 
     def run(
         self,
@@ -37,16 +36,17 @@ class FeedForwardBlock:
     ) -> None:
         """residual += scale * block(x); then x = next_norm(residual). `aside`: attention's sum in `extra` joins it."""
         extra = self._machine.workspace.extra if aside else None
-        flow.add(block.down, self._activate(flow, block), True, scale, block.post_norm, next_norm, formats, extra)
+        x, inner = self._activate(flow, block), not _fused(flow, block)
+        flow.add(block.down, x, inner, scale, block.post_norm, next_norm, formats, extra)
 
     def product(self, flow: Flow, block: GpuFeedForward, out: torch.Tensor) -> Part:
         """block(x) in parts in `out`: a shared expert, whose sum waits for the others."""
-        return flow.product(block.down, self._activate(flow, block), True, out)
+        return flow.product(block.down, self._activate(flow, block), not _fused(flow, block), out)
 
     def _activate(self, flow: Flow, block: GpuFeedForward) -> Activation:
         machine, inner = self._machine, self._machine.workspace.inner[block.up.rows]
         kind = block.block.activation
-        if flow.vector and _fusable(block):
+        if _fused(flow, block):
             formats = machine.vectors.formats(*block.down.matrices)
             machine.vectors.activated(block.gate, block.up, flow.x, flow.rows, kind, inner, formats, flow.pending)
         else:
@@ -54,6 +54,6 @@ class FeedForwardBlock:
         return inner
 
 
-def _fusable(block: GpuFeedForward) -> bool:
-    """Whether gate and up are packed alike, so that one kernel can read both."""
-    return block.gate is None or block.gate.matrices[0].shape == block.up.matrices[0].shape
+def _fused(flow: Flow, block: GpuFeedForward) -> bool:
+    """Whether few rows take two launches: gate and up must be packed alike, so that one kernel can read both."""
+    return flow.vector and (block.gate is None or block.gate.matrices[0].shape == block.up.matrices[0].shape)

@@ -78,12 +78,12 @@ class Flow:
     ) -> None:
         """residual += scale * post_norm(x W^T + bias + extra); then x = norm(residual) in `formats`.
 
-        `inner`: x is a block's inner activation, scaled for tensor cores. `finished`: x must not wait for a product
-        to finish its norm.
+        `inner`: x is a block's inner activation in SHORT, scaled for tensor cores. `finished`: x must not wait for a
+        product to finish its norm, as those on tensor cores cannot.
         """
         space = self.machine.workspace
-        simple = norm is None or (norm.rms and not finished)
-        if self.vector and simple and post_norm is None and extra is None and len(linear.matrices) == 1:
+        simple = norm is None or (norm.rms and not finished and not formats & Format.SHORT)
+        if self.vector and not inner and simple and post_norm is None and extra is None and len(linear.matrices) == 1:
             gain = None if norm is None else norm.gain
             ones = self.machine.ones if gain is None else gain
             parts = self.machine.vectors.residual(
@@ -106,7 +106,7 @@ class Flow:
     def product(self, linear: GpuLinear, x: Activation, inner: bool, out: torch.Tensor) -> Part:
         """x W^T + bias in one or more parts in `out`."""
         norm = self.pending if x is self.x else None
-        if self.vector:
+        if self.vector and not inner:
             self.machine.vectors.plain(linear, x, self.rows, out, linear.rows, norm)
             return Part(out, 1, 0, linear.rows)
         count = self.machine.matrices.plain(linear, x, self.rows, out, inner=inner)

@@ -10,12 +10,13 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from localllm.gguf_io import open_gguf
+from localllm.gguf_io import QuantType, Tensor, dequantize, open_gguf, quantize
 from localllm.kernels.errors import ExecutionError, OutOfMemoryError, UnsupportedModelError
 from localllm.kernels.executor import ExecutorOptions
 from localllm.kernels.kv_layout import PAGE_SIZE
 from localllm.kernels.reference import ReferenceExecutor
 from localllm.kernels.single_sequence import simple_step
+from localllm.kernels.spec import FeedForward, Linear
 from localllm.kernels.step import GroupTables, Output, PageMove, Step, TreeMask
 from localllm.models import load_spec
 
@@ -128,6 +129,22 @@ def test_sinks_are_seen_near_however_far_the_window_is(name: str, rows: int) -> 
         near.groups[0], sink_tokens=np.array([PAGE_SIZE], np.int32), window_start=np.array([PAGE_SIZE + gap])
     )
     _same(both, [replace(near, positions=near.positions + gap, groups=(tables,), sink_positions=near.positions)])
+
+
+@pytest.mark.parametrize("rows", [1, 5])
+def test_gate_and_up_of_different_types_are_multiplied_one_by_one(llama: ModelSpec, rows: int) -> None:
+    layers = []
+    for layer in llama.layers:
+        block = layer.feed_forward
+        assert isinstance(block, FeedForward)
+        up = block.up.weight
+        data = quantize(dequantize(up), QuantType.Q8_0).reshape(up.rows, -1)
+        linear = Linear(Tensor("up", QuantType.Q8_0, up.shape, data))
+        layers.append(replace(layer, feed_forward=replace(block, up=linear)))
+    spec = replace(llama, layers=tuple(layers))
+    both = _executor(spec), ReferenceExecutor(spec)
+    _filled(both, 2)
+    _same(both, [simple_step(both[0].layout, _TOKENS[:rows], 3)])
 
 
 def test_a_tree_of_guesses(llama: ModelSpec) -> None:
