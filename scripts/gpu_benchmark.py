@@ -243,6 +243,8 @@ def measure(model: str, arithmetic: str, wanted: list[str], rows: list[int], rep
         flush=True,
     )
     base = 0.0
+    per_token = 2 * sum(executor.layout.values_per_token(group) for group in range(len(executor.layout.groups)))
+    short = median(executor, batch_step(executor, 1, 16), repeats)[0] if "context" in wanted else 0.0
     for kind in wanted:
         for count, context in cases(kind, rows):
             if context > 1024:
@@ -267,6 +269,8 @@ def measure(model: str, arithmetic: str, wanted: list[str], rows: list[int], rep
                 "of_batch_1": round(rate / base, 2),
                 "weights_gb_per_s": round(weights / card / 1e9, 1),
             }
+            if context > 1024:  # what the keys and values of the context add to a step without any
+                facts["attention_gb_per_s"] = round(per_token * context / (card - short) / 1e9, 1)
             print("  " + json.dumps(facts), flush=True)
     executor.close()
 

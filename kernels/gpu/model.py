@@ -250,10 +250,11 @@ class ModelBuilder:
         )
 
     def experts(self, block: MixtureOfExperts) -> GpuExperts:
-        """A mixture, or some of its experts; UnsupportedModelError when their gates and ups are quantised differently."""
+        """A mixture, or some of its experts; UnsupportedModelError when gates and ups are quantised differently."""
         if block.gate is not None and block.gate.weight.quant_type is not block.up.weight.quant_type:
             raise UnsupportedModelError(
-                "the GPU executor has no experts whose gates and ups are quantised differently", hint="Use --device cpu."
+                "the GPU executor has no experts whose gates and ups are quantised differently",
+                hint="Use --device cpu.",
             )
         return GpuExperts(
             block,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
+import os
 import platform
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,7 @@ def collect(measure: bool) -> dict[str, Any]:
         "gpus": [{"name": c.name, "total_bytes": c.total_bytes, "free_bytes": c.free_bytes} for c in found.cards],
         "gpu_note": found.gpu_note,
         "kernel_cache": _contents(cache_directory() / "kernels"),
+        "gpu_kernel_cache": _contents(triton_cache()),
         "packages": {name: _version(name) for name in ("numpy", "numba", "llvmlite", *OPTIONAL)},
     }
     if measure:
@@ -43,6 +45,12 @@ def collect(measure: bool) -> dict[str, Any]:
             str(threads): benchmark.measure_memory_bandwidth(threads) for threads in sorted({1, found.cores})
         }
     return facts
+
+
+def triton_cache() -> Path:
+    """Where Triton keeps compiled GPU kernels: TRITON_CACHE_DIR, or its own folder in the home directory."""
+    home = Path(os.environ.get("TRITON_HOME") or Path.home())
+    return Path(os.environ.get("TRITON_CACHE_DIR") or home / ".triton" / "cache")
 
 
 def _contents(folder: Path) -> dict[str, Any]:
@@ -81,6 +89,9 @@ def doctor(quick: bool, as_json: bool) -> None:
         click.echo(f"GPU         none: {facts['gpu_note']}")
     cache = facts["kernel_cache"]
     click.echo(f"kernels     {cache['files']} compiled files, {cache['bytes'] / 2**20:.1f} MiB in {cache['path']}")
+    cache = facts["gpu_kernel_cache"]
+    if facts["packages"]["triton"]:
+        click.echo(f"GPU kernels {cache['files']} compiled files, {cache['bytes'] / 2**20:.1f} MiB in {cache['path']}")
     for name, (purpose, remedy) in OPTIONAL.items():
         version = facts["packages"][name]
         click.echo(f"{name:<12}{version or f'not installed (only for {purpose}): {remedy}'}")

@@ -154,6 +154,20 @@ def test_doctor_says_what_is_here_and_what_is_missing(capsys: pytest.CaptureFixt
     assert "processor" in out
 
 
+def test_doctor_shows_where_gpu_kernels_are_kept(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "one").mkdir()
+    (tmp_path / "one" / "kernel.cubin").write_bytes(b"1234")
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    _, out, _ = run(capsys, "doctor", "--quick", "--json")
+    assert json.loads(out)["gpu_kernel_cache"] == {"path": str(tmp_path), "files": 1, "bytes": 4}
+    monkeypatch.delenv("TRITON_CACHE_DIR")
+    monkeypatch.setenv("TRITON_HOME", str(tmp_path))
+    _, out, _ = run(capsys, "doctor", "--quick", "--json")
+    assert json.loads(out)["gpu_kernel_cache"]["path"] == str(tmp_path / ".triton" / "cache")
+
+
 def test_perplexity_of_a_text_that_is_too_short(tiny: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = tmp_path / "text.txt"
     text.write_text("short")
