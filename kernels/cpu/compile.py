@@ -173,14 +173,16 @@ class KernelCompiler:
     def _compile(self, source: KernelSource, symbol: str) -> Kernel:
         function = _numba_function(source.emit, self.isa, symbol)
         function.compile()
-        library = function._library
-        _, _, (object_code, bitcode) = library.serialize_using_object_code()
         path = self._path(symbol)
         if path is not None:
             try:
+                _, _, (object_code, bitcode) = function._library.serialize_using_object_code()
                 _write_atomically(path, _pack(function.native_name.encode(), object_code, bitcode))
             except OSError as error:
                 self._give_up_disk(error)
+            except RuntimeError as error:
+                # the note that LLVM has made it is lost when the garbage collector removes another module meanwhile
+                _log.info("the kernel %s is not kept on the disk: %s", source.name, error)
         return Kernel(source.name, function.address)
 
 
