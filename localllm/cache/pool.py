@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 from collections import OrderedDict
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,9 @@ if TYPE_CHECKING:
 class PagePool:
     """Reference-counted pages 0..size-1; unreferenced pages that the prefix index knows are reused last, oldest first.
 
+    Of free pages the lowest is taken: so a sequence's pages stay neighbours in memory, in order, however long a window
+    slides over it, and executors read them as a stream.
+
     `forget(page)` is called when such a page is taken for something else.
     """
 
@@ -20,7 +24,7 @@ class PagePool:
         self._forget = forget
         self._holders = [0] * size
         self._indexed = bytearray(size)
-        self._free = list(range(size - 1, -1, -1))
+        self._free = list(range(size))  # a heap
         self._cached: OrderedDict[int, None] = OrderedDict()
 
     @property
@@ -46,7 +50,7 @@ class PagePool:
         """A page with one holder; the caller has checked `available`."""
         if not self._free:
             self._forget(next(iter(self._cached)))  # ends in `unindex`, which makes the page a free one
-        page = self._free.pop()
+        page = heapq.heappop(self._free)
         self._holders[page] = 1
         return page
 
@@ -63,7 +67,7 @@ class PagePool:
             if self._indexed[page]:
                 self._cached[page] = None
             else:
-                self._free.append(page)
+                heapq.heappush(self._free, page)
 
     def index(self, page: int) -> None:
         """The prefix index now knows this (held) page."""
@@ -74,4 +78,4 @@ class PagePool:
         self._indexed[page] = 0
         if self._holders[page] == 0:
             del self._cached[page]
-            self._free.append(page)
+            heapq.heappush(self._free, page)
