@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeAlias
 
-from .activations import REFINEMENT_BYTES, emit_quantize_block
+from .activations import REFINEMENT_BYTES, emit_quantize_block, emit_quantize_rows
+from .ir_types import F32X16
 from .tiles.layout import Activation
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from .emit import Emitter
     from .ir_types import Value
 
@@ -36,3 +39,22 @@ def emit_store(e: Emitter, form: Form, row: Value, block: Value, low: Value, hig
     else:
         e.store(low, address)
         e.store(high, address, 64)
+
+
+def emit_store_rows(
+    e: Emitter, form: Form, count: int, row: Callable[[Value], Value], block: Value, values: Value
+) -> None:
+    """The same for `count` rows (a power of two) at once, whose values lie in float32 [count, 32]."""
+
+    def address(t: Value) -> Value:
+        return e.at(row(t), e.mul(block, form.value))
+
+    if form is RECORDS:
+        emit_quantize_rows(e, count, values, address)
+        return
+
+    def copy(t: Value, _: list[Value]) -> None:
+        for k in (0, 64):
+            e.store(e.load(F32X16, values, e.mul(t, 128), k), address(t), k)
+
+    e.loop(count, [], copy)

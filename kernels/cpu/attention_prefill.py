@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from .attention_shape import HeadPages
 from .attention_tile import TILE_ROWS, Tile, TileAttention
 from .compile import KernelSource
-from .operation import Arguments, Kind, Operation, Rows, portion
+from .operation import Arguments, Kind, Operation, Rows, shares
 from .page_types import LayerPages, PagePoolValue
 from .softmax import RowPlan
 from .step_state import GroupWord, group_word
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from .attention_shape import AttentionShape
     from .emit import Emitter
     from .ir_types import Value
+
+_CLAIMED_UNITS = 32
 
 
 def attention_prefill(
@@ -55,12 +57,10 @@ def _emit(e: Emitter, record: Value, step: Value, thread: Value, shape: Attentio
         e.field(group, GroupWord.TILE_COUNT),
     )
     heads = shape.pages.heads * shape.group
-    start, stop = portion(e, e.mul(count, heads), step, thread)
     blocks = (2, 4, 8, TILE_ROWS) if e.isa.token_block >= 8 else (2, 4)
 
     def unit(number: Value, _: list[Value]) -> None:
-        # Neighbouring units are heads of one tile, and tiles of a prefill grow: thread shares of the tail are fair
-        # because every thread takes every `threads`-th tile (the host orders them so).
+        # Neighbouring units are heads of one tile; the host orders the tiles so that shares are fair.
         head, tile = e.remainder(number, heads), e.at(tiles, e.mul(e.div(number, heads), 8 * Tile.SIZE))
         kv_head, row = e.div(head, shape.group), e.field(tile, Tile.FIRST_ROW)
         offset = e.mul(head, shape.query_stride)
@@ -81,7 +81,11 @@ def _emit(e: Emitter, record: Value, step: Value, thread: Value, shape: Attentio
                 e.outline(f"attend_tile_{block}", partial(_attend, shape, block), values_of)
             fewer = block
 
-    e.loop(stop, [], unit, start=start)
+    def share(start: Value, stop: Value) -> None:
+        e.loop(stop, [], unit, start=start)
+
+    units = e.mul(count, heads)
+    shares(e, record, step, thread, units, e.compare(">=", units, _CLAIMED_UNITS), share)
 
 
 def _attend(shape: AttentionShape, block: int, e: Emitter, arguments: list[Value]) -> None:

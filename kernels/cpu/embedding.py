@@ -14,7 +14,7 @@ from .activation_format import FLOATS, Form, row_bytes
 from .activations import HALF_OFFSETS, OFFSET, RECORD_BYTES, SCALE, SCALED_SUM, ZERO_POINT
 from .compile import KernelSource
 from .ir_types import F32, I64, Value
-from .operation import Arguments, Kind, Operation, Rows, float_bits, portion
+from .operation import CLAIMED_ROWS, Arguments, Kind, Operation, Rows, float_bits, shares
 from .run_loop import word
 from .step_state import Word
 from .tiles.integer_layout import IntegerLayout
@@ -46,7 +46,7 @@ def embed_rows(matrix: Matrix, *, units: int, tokens: int, target: Rows, scale: 
         targets, factor = values.rows(), values.float()
         pieces = e.div(blocks, super_block)
         count = e.isa.token_block
-        start, stop = portion(e, e.mul(word(e, step, Word.ROWS), pieces), step, thread)
+        rows = word(e, step, Word.ROWS)
         scratch = e.scratch(64 * count)
 
         def unit(number: Value, _: list[Value]) -> None:
@@ -69,7 +69,10 @@ def embed_rows(matrix: Matrix, *, units: int, tokens: int, target: Rows, scale: 
 
             e.loop(BLOCK * super_block, [], columns, step=count)
 
-        e.loop(stop, [], unit, start=start)
+        def some(start: Value, stop: Value) -> None:
+            e.loop(stop, [], unit, start=start)
+
+        shares(e, record, step, thread, e.mul(rows, pieces), e.compare(">=", rows, CLAIMED_ROWS), some)
 
     source = KernelSource("embed_rows", f"{matrix.layout.name} {super_block}", emit)
     return Operation(source, arguments, Kind.EMBED)

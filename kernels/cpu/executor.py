@@ -27,6 +27,7 @@ from .modes import sparse_layers
 from .operation import Kind, Operation, Rows, build_table
 from .page_types import FLOAT_PAGES, LayerPages, PagePool, padded
 from .rope_table import RopeTable
+from .run_loop import CLAIM_FIELD
 from .selective_state import SelectiveState
 from .softmax import CHUNK_PAGES
 from .step_plan import GroupPlan
@@ -142,8 +143,9 @@ class CpuExecutor:
         ]
         self._x = workspace.floats(workspace.shared("x", 4 * BLOCK * blocks_of(self.spec.hidden_size)))
         latent = any(isinstance(layer.attention, LatentAttention) for layer in self.spec.layers)
+        last = self.layout.group_of(len(self.spec.layers) - 1) if self._environment.outputs_only else None
         self._plans = [
-            GroupPlan(index, group.window, self.max_rows, max_parts, tiles=not latent)
+            GroupPlan(index, group.window, self.max_rows, max_parts, tiles=not latent, outputs=index == last)
             for index, group in enumerate(self.layout.groups)
         ]
         self._heads = [self.layout.layers[group.layers[0]].heads for group in self.layout.groups]
@@ -206,6 +208,7 @@ class CpuExecutor:
             self._prepare_one(step)
         else:
             self._prepare(step, threads)
+            self._operations[single, *ends][:, CLAIM_FIELD] = 0
         began = time.perf_counter()
         self._team.run(threads)
         governor.record((time.perf_counter() - began) / rows)

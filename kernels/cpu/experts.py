@@ -65,10 +65,10 @@ def choose_experts(routing: Routing, *, logits: Rows, choice: Choice, share: Sha
     def emit(e: Emitter, record: Value, step: Value, thread: Value) -> None:
         values = Arguments(e, record, thread)
         rows, chosen, weights, bias_address, weight_scale = values.rows(), *values.integers(3), values.float()
-        start, stop = values.share(step)
+        each_row = values.each_row(step)
         scores, selection = e.scratch(4 * width), e.scratch(4 * width)
 
-        def row(m: Value, _: list[Value]) -> None:
+        def row(m: Value) -> None:
             _emit_scores(e, routing, rows.row(m), scores)
             for i in range(0, width, 16):
                 value = e.load(F32X16, scores, 4 * i)
@@ -89,7 +89,7 @@ def choose_experts(routing: Routing, *, logits: Rows, choice: Choice, share: Sha
             e.loop(routing.top_k, [], choose)
             _emit_weights(e, routing, own_weights, weight_scale)
 
-        e.loop(stop, [], row, start=start)
+        each_row(row)
 
     routing_key = f"{routing.experts} {routing.top_k} {routing.gating.value} {routing.normalise} {routing.biased}"
     return Operation(KernelSource("choose_experts", routing_key, emit), arguments, Kind.ROUTER)
@@ -241,9 +241,9 @@ def combine_experts(
         weights, slots = values.integers(2)
         expert_rows, shared_rows, gate_rows, residuals, targets = (values.rows() for _ in range(5))
         width, factor = values.integer(), e.splat(values.float(), 16)
-        start, stop = values.share(step)
+        each_row = values.each_row(step)
 
-        def row(m: Value, _: list[Value]) -> None:
+        def row(m: Value) -> None:
             gate = None
             if present[1]:
                 gate = sigmoid(e, e.splat(e.load(F32, gate_rows.row(m)), 16))
@@ -266,7 +266,7 @@ def combine_experts(
 
             e.loop(width, [], piece, step=16)
 
-        e.loop(stop, [], row, start=start)
+        each_row(row)
 
     return Operation(
         KernelSource("combine_experts", f"{routing.top_k} {present}", emit), arguments, Kind.EXPERTS, barrier

@@ -26,7 +26,7 @@ class Isa:
     token_block: int
     half_conversion: bool  # the hardware converts float16 to and from float32
     fused_multiply_add: bool
-    byte_shuffle: bool  # pshufb: 16-entry tables in a register
+    byte_shuffle: bool  # AVX2's pshufb (16-entry tables in a register) and psadbw
     x86: bool
 
 

@@ -11,12 +11,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from .activation_format import emit_store
+from .activation_format import emit_store, emit_store_rows
 from .atomics import atomic_add
 from .compile import KernelSource
 from .ir_types import F32X16, Value
 from .normalise import emit_activation
-from .operation import Arguments, Kind, Operation, Rows, RowsValue, float_bits, portion
+from .operation import CLAIMED_ROWS, Arguments, Kind, Operation, Rows, RowsValue, float_bits, number_of, shares
 from .run_loop import word
 from .step_state import LINE, Word
 
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 TILE_ROWS = 16
 _UNITS_PER_THREAD = 4  # rows are divided until every thread has about this many tiles
 _PIECES_PER_THREAD = 8  # of an operation whose work is taken from a queue
+_PART_ROWS = 128  # of many rows, in a part
 _GROUP_BYTES = 1 << 18  # tiles that stay in the second-level cache while all rows pass over them
 
 
@@ -88,6 +89,7 @@ def linear(
     target: Rows,
     count: Word = Word.ROWS,
     residual: Rows | None = None,
+    residual_list: int = 0,
     scale: float = 1.0,
     experts: ExpertRows | None = None,
     kind: Kind,
@@ -96,7 +98,8 @@ def linear(
 ) -> Operation:
     """target[m] = residual[m] + scale * (source[m] @ weight.T + bias); target rows are whole tiles of 16 floats.
 
-    `queue`: one of the state's, from which threads take work piece by piece; None: all get equal shares.
+    `residual_list`: state word with the address of int64 rows, residual[list[m]] is added.
+    `queue`: one of the state's, from which threads take all work piece by piece, however few rows there are.
     """
     base = residual or Rows(0, 0)
     sorted_rows = experts or ExpertRows()
@@ -110,22 +113,30 @@ def linear(
         values = Arguments(e, record, thread)
         weights = _MatrixValue(e, matrix.layout, values)
         sources, targets, residuals = values.rows(), values.rows(), values.rows()
-        factor, segments = e.splat(values.float(), 16), _Segments(e, step, thread, values, sorted_rows, queue)
+        factor, segments = e.splat(values.float(), 16), _Segments(e, record, step, thread, values, sorted_rows, queue)
         zeros = _zeros(e)
         has_residual = e.compare("!=", residuals.stride, 0)
+        residual_number = number_of(e, step, residual_list)
+
+        def old(tile: Value, m: Value) -> Value:
+            return e.select(has_residual, e.at(residuals.row(residual_number(m)), e.mul(tile, 64)), zeros)
 
         def tile(segment: _Segment, number: Value, rows: Sequence[Value]) -> None:
+            if len(rows) > 1:  # these lines lie far apart, and are wanted when the products are ready
+                for m in rows:
+                    e.prefetch(old(number, m))
+                    e.prefetch(targets.row(m), e.mul(number, 64), write=True)
             sums = weights.dot(segment.expert, number, segments.sources(sources, rows))
             bias = weights.bias_of(segment.expert, number, zeros)
             for m, total in zip(rows, sums, strict=True):
-                old = e.select(has_residual, e.at(residuals.row(m), e.mul(number, 64)), zeros)
-                value = e.fma(e.add(total, e.load(F32X16, bias)), factor, e.load(F32X16, old))
+                value = e.fma(e.add(total, e.load(F32X16, bias)), factor, e.load(F32X16, old(number, m)))
                 e.store(value, targets.row(m), e.mul(number, 64))
 
         weights.refinements = values.integer() if refined else 0
         segments.emit(weights.tiles, weights.tile_bytes, tile)
 
-    source_code = KernelSource("linear", f"{matrix.layout.name} {_key(sorted_rows)} {refined} {queue}", emit)
+    key = f"{matrix.layout.name} {_key(sorted_rows)} {refined} {residual_list} {queue}"
+    source_code = KernelSource("linear", key, emit)
     return Operation(source_code, arguments, kind, barrier)
 
 
@@ -157,9 +168,9 @@ def gated(
         values = Arguments(e, record, thread)
         weights = _MatrixValue(e, matrix.layout, values)
         sources, targets = values.rows(), values.rows()
-        segments = _Segments(e, step, thread, values, sorted_rows, queue)
+        segments = _Segments(e, record, step, thread, values, sorted_rows, queue)
         zeros, block = _zeros(e), segments.block
-        scratch = e.scratch(4 * 64 * block)
+        scratch, values_of_rows = e.scratch(4 * 64 * block), e.scratch(128 * block)
 
         def unit(segment: _Segment, number: Value, rows: Sequence[Value]) -> None:
             activations = segments.sources(sources, rows)
@@ -176,9 +187,17 @@ def gated(
             def finish(t: Value, _: list[Value]) -> None:
                 sums = [e.load(F32X16, scratch, e.mul(t, 256), 64 * k) for k in range(4)]
                 low, high = (emit_activation(e, activation, sums[k], sums[2 + k]) for k in range(2))
-                emit_store(e, target_format, targets.row(e.add(rows[0], t)), number, low, high)
+                if len(rows) == 1:
+                    emit_store(e, target_format, targets.row(rows[0]), number, low, high)
+                else:
+                    e.store(low, values_of_rows, e.mul(t, 128))
+                    e.store(high, values_of_rows, e.mul(t, 128), 64)
 
             e.loop(len(rows), [], finish)
+            if len(rows) > 1:
+                emit_store_rows(
+                    e, target_format, len(rows), lambda t: targets.row(e.add(rows[0], t)), number, values_of_rows
+                )
 
         weights.refinements = values.integer() if refined else 0
         segments.emit(e.div(weights.tiles, 4), e.mul(weights.tile_bytes, 4), unit)
@@ -222,9 +241,16 @@ class _Segments:
     """Divides the work among threads and walks this thread's part."""
 
     def __init__(
-        self, e: Emitter, step: Value, thread: Value, arguments: Arguments, experts: ExpertRows, queue: int | None
+        self,
+        e: Emitter,
+        record: Value,
+        step: Value,
+        thread: Value,
+        arguments: Arguments,
+        experts: ExpertRows,
+        queue: int | None,
     ) -> None:
-        self.e, self.step, self.thread, self.queue = e, step, thread, queue
+        self.e, self.record, self.step, self.thread, self.queue = e, record, step, thread, queue
         self.by_expert, self.indirect = bool(experts.active), bool(experts.source_rows)
         count_offset, self.active, self.starts, self.source_rows = arguments.integers(4)
         self.rows = e.load(thread.type, step, count_offset)
@@ -252,7 +278,8 @@ class _Segments:
             e.loop(e.div(e.add(stop, e.sub(tiles, 1)), tiles), [], segment, start=e.div(start, tiles))
 
         if self.queue is None:
-            walk(*portion(e, total, self.step, self.thread))
+            claimed = e.compare(">=", self.rows, CLAIMED_ROWS)
+            shares(e, self.record, self.step, self.thread, total, claimed, walk)
             return
         piece = e.max(e.div(total, e.mul(word(e, self.step, Word.THREADS), _PIECES_PER_THREAD)), 1)
         offset = 8 * (Word.QUEUES + LINE * self.queue)
@@ -268,7 +295,9 @@ class _Segments:
         e = self.e
         wanted = e.mul(word(e, self.step, Word.THREADS), _UNITS_PER_THREAD)
         blocks = e.div(e.add(self.rows, self.block - 1), self.block)
-        return e.max(e.min(e.div(e.add(wanted, e.sub(tiles, 1)), tiles), blocks), 1)
+        parts = e.max(e.min(e.div(e.add(wanted, e.sub(tiles, 1)), tiles), blocks), 1)
+        alone = e.compare("==", word(e, self.step, Word.THREADS), 1)
+        return e.select(alone, parts, e.max(parts, e.div(self.rows, _PART_ROWS)))
 
     def _segment(self, index: Value, parts: Value) -> _Segment:
         e = self.e

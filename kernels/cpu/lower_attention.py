@@ -22,6 +22,7 @@ from .normalise import NormKind, NormWeights, normalise
 from .operation import Kind, Rows
 from .page_types import LayerPages, padded
 from .softmax import query_scale
+from .step_state import OUTPUT_GROUP, Word
 from .weights import same_type
 
 if TYPE_CHECKING:
@@ -76,16 +77,26 @@ def lower_attention(lowering: Lowering, index: int, block: Attention, scale: flo
     attended = lower_query_sparse(lowering, index, shape, queries, pages, group)
     if attended is None:
         lower_scores(lowering, index, shape, queries, pages, group)
+        if index == len(environment.spec.layers) - 1 and environment.outputs_only and not lowering.single:
+            lowering.count, lowering.picked, group, target = Word.OUTPUT_ROWS, True, OUTPUT_GROUP, "picked x"
         attended = attend(lowering, shape, queries, sink_queries, pages, group, learned, prefill=True)
+    row_list = Word.OUTPUT_LIST if lowering.picked else 0
     blocks = blocks_of(block.heads * block.value_dim)
     output = environment.weights.matrix(f"{name} output", [block.output.weight], biases=[block.output.bias])
     read_format = output.layout.activation
     none = NormWeights(NormKind.NONE, 1)
     kind = Kind.ATTENTION_OUTPUT
-    source = lowering.prepare("attended", none, attended, blocks, [read_format], kind=kind)[read_format]
+    sources = lowering.prepare("attended", none, attended, blocks, [read_format], row_list=row_list, kind=kind)
     post_norm = lowering.norm(f"{name} post norm", block.post_norm, lowering.width)
     return lowering.add_to_residual(
-        output, source, post_norm=post_norm, scale=scale, target=target, residual=lowering.x, kind=kind
+        output,
+        sources[read_format],
+        post_norm=post_norm,
+        scale=scale,
+        target=target,
+        residual=lowering.x,
+        residual_list=row_list,
+        kind=kind,
     )
 
 

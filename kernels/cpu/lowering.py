@@ -61,6 +61,18 @@ class Environment:
     counts: ActivationCounts | None = None  # where to count activations
     blocks: Mapping[int, OtherBlock] = field(default_factory=dict)  # layers whose feed-forward blocks others lower
 
+    @property
+    def outputs_only(self) -> bool:
+        """Whether the last layer's attention and feed-forward may run only the rows whose output is wanted.
+
+        Later layers read all rows of a layer, through keys and values; nothing but the head reads the last one's.
+        """
+        number = len(self.spec.layers) - 1
+        last = self.spec.layers[number]
+        plain = isinstance(last.attention, Attention) and isinstance(last.feed_forward, FeedForward)
+        other = number in self.sparse_layers or number in self.blocks or self.selective.policy is not None
+        return plain and not last.parallel and not other
+
 
 class OtherBlock(Protocol):
     """Lowers a layer's feed-forward block in another way: a hybrid's half of it."""
@@ -106,6 +118,7 @@ class Lowering:
         self.single = single
         self.operations: list[Operation] = []
         self.count = Word.ROWS
+        self.picked = False  # whether x has the rows whose output is wanted, and only those
         self.width = environment.spec.hidden_size
         self.blocks = blocks_of(self.width)
         self.x = self.shared("x", 4 * BLOCK * self.blocks)
@@ -206,6 +219,7 @@ class Lowering:
         scale: float,
         target: str,
         residual: Rows,
+        residual_list: int = 0,
         kind: Kind,
     ) -> Rows:
         """residual + scale * post_norm(matrix @ source); returns where it is."""
@@ -219,6 +233,7 @@ class Lowering:
                     target=result,
                     count=self.count,
                     residual=residual,
+                    residual_list=residual_list,
                     scale=scale,
                     kind=kind,
                 )
@@ -226,9 +241,20 @@ class Lowering:
             return result
         branch = self.shared("branch", row_bytes)
         self.add(linear(matrix, source=source, target=branch, count=self.count, kind=kind))
-        return self.add_branch(branch, post_norm=post_norm, scale=scale, target=target, residual=residual)
+        return self.add_branch(
+            branch, post_norm=post_norm, scale=scale, target=target, residual=residual, residual_list=residual_list
+        )
 
-    def add_branch(self, branch: Rows, *, post_norm: NormWeights, scale: float, target: str, residual: Rows) -> Rows:
+    def add_branch(
+        self,
+        branch: Rows,
+        *,
+        post_norm: NormWeights,
+        scale: float,
+        target: str,
+        residual: Rows,
+        residual_list: int = 0,
+    ) -> Rows:
         """residual + scale * post_norm(branch); returns where it is."""
         result = self.local(target, 4 * BLOCK * self.blocks) if self.single else self.shared(target, branch.stride)
         self.add(
@@ -240,6 +266,7 @@ class Lowering:
                 blocks=self.blocks,
                 scale=scale,
                 share=self.everyone,
+                residual_list=residual_list,
                 barrier=not self.single,
             )
         )
@@ -299,6 +326,7 @@ class Lowering:
         head = environment.spec.head
         norm = self.norm("head norm", head.norm, self.width)
         self.count = Word.OUTPUT_ROWS
+        row_list = 0 if self.picked else Word.OUTPUT_LIST
         if hidden:
             self.add(
                 normalise(
@@ -308,7 +336,7 @@ class Lowering:
                     blocks=self.blocks,
                     target_format=FLOATS,
                     share=self.divided,
-                    row_list=Word.OUTPUT_LIST,
+                    row_list=row_list,
                     kind=Kind.HEAD,
                 )
             )
@@ -316,7 +344,6 @@ class Lowering:
             return
         matrix = self._head_matrix()
         read_format = matrix.layout.activation
-        row_list = Word.OUTPUT_LIST
         source = self.prepare("head", norm, self.x, self.blocks, [read_format], row_list=row_list, kind=Kind.HEAD)[
             read_format
         ]

@@ -17,7 +17,7 @@ from .activation_format import FLOATS, emit_store
 from .activations import RECORD_BYTES, REFINEMENT_BYTES, SCALE, emit_quantize_block
 from .compile import KernelSource
 from .ir_types import F32, F32X16, I8X16, I32, Value
-from .operation import Arguments, Kind, Operation, Rows, Share, float_bits
+from .operation import Arguments, Kind, Operation, Rows, Share, float_bits, number_of
 from .vector_math import sigmoid, tanh
 
 if TYPE_CHECKING:
@@ -69,23 +69,20 @@ def normalise(
         raise UnsupportedModelError(f"rows of {32 * blocks} values are too long", hint=f"At most {32 * MOST_BLOCKS}.")
     arguments = (
         *(*source.fields, *target.fields, blocks, *norm.fields, *share.fields),
-        *(8 * row_list, target.refinements),
+        target.refinements,
     )
-    listed, refined = bool(row_list), bool(target.refinements)
+    refined = bool(target.refinements)
 
     def emit(e: Emitter, record: Value, step: Value, thread: Value) -> None:
         values = Arguments(e, record, thread)
         source_rows, target_rows, block_count = values.rows(), values.rows(), values.integer()
         weights = _NormValue(e, norm.kind, values)
-        start, stop = values.share(step)
-        word_offset, refinements = values.integers(2)
+        each_row = values.each_row(step)
+        refinements, number = values.integer(), number_of(e, step, row_list)
         scales = e.scratch(4 * MOST_BLOCKS) if refined else None
 
-        def row(m: Value, _: list[Value]) -> None:
-            number = m
-            if listed:
-                number = e.load(m.type, e.load(m.type, step, word_offset), e.mul(m, 8))
-            x, out = source_rows.row(number), target_rows.row(m)
+        def row(m: Value) -> None:
+            x, out = source_rows.row(number(m)), target_rows.row(m)
             weights.prepare(x, block_count)
 
             def block(i: Value, _: list[Value]) -> None:
@@ -99,9 +96,9 @@ def normalise(
             if scales is not None:
                 _emit_refinements(e, weights, x, out, block_count, refinements, scales)
 
-        e.loop(stop, [], row, start=start)
+        each_row(row)
 
-    key = f"{norm.kind.value} {target_format.name} {listed} {refined}"
+    key = f"{norm.kind.value} {target_format.name} {row_list} {refined}"
     return Operation(KernelSource("normalise", key, emit), arguments, kind, barrier)
 
 
@@ -141,10 +138,14 @@ def add_normalised(
     blocks: int,
     scale: float,
     share: Share,
+    residual_list: int = 0,
     kind: Kind = Kind.NORM,
     barrier: bool = True,
 ) -> Operation:
-    """target[m] = residual[m] + scale * norm(source[m]), float32; target may be residual."""
+    """target[m] = residual[m] + scale * norm(source[m]), float32; target may be residual.
+
+    `residual_list`: state word with the address of int64 rows, residual[list[m]] is added.
+    """
     arguments = (
         *(*residual.fields, *source.fields, *target.fields, blocks, float_bits(scale)),
         *(*norm.fields, *share.fields),
@@ -155,22 +156,24 @@ def add_normalised(
         residuals, sources, targets, block_count = values.rows(), values.rows(), values.rows(), values.integer()
         factor = e.splat(values.float(), 16)
         weights = _NormValue(e, norm.kind, values)
-        start, stop = values.share(step)
+        each_row = values.each_row(step)
+        number = number_of(e, step, residual_list)
 
-        def row(m: Value, _: list[Value]) -> None:
-            x = sources.row(m)
+        def row(m: Value) -> None:
+            x, old = sources.row(m), residuals.row(number(m))
             weights.prepare(x, block_count)
 
             def piece(offset: Value, _: list[Value]) -> None:
                 y = weights.apply(e.load(F32X16, x, offset), offset)
-                total = e.fma(y, factor, e.load(F32X16, residuals.row(m), offset))
+                total = e.fma(y, factor, e.load(F32X16, old, offset))
                 e.store(total, targets.row(m), offset)
 
             e.loop(e.mul(block_count, 4 * BLOCK), [], piece, step=64)
 
-        e.loop(stop, [], row, start=start)
+        each_row(row)
 
-    return Operation(KernelSource("add_normalised", norm.kind.value, emit), arguments, kind, barrier)
+    key = f"{norm.kind.value} {residual_list}"
+    return Operation(KernelSource("add_normalised", key, emit), arguments, kind, barrier)
 
 
 def activate(
@@ -193,9 +196,9 @@ def activate(
     def emit(e: Emitter, record: Value, step: Value, thread: Value) -> None:
         values = Arguments(e, record, thread)
         gates, ups, targets, block_count = values.rows(), values.rows(), values.rows(), values.integer()
-        start, stop = values.share(step)
+        each_row = values.each_row(step)
 
-        def row(m: Value, _: list[Value]) -> None:
+        def row(m: Value) -> None:
             def block(i: Value, _: list[Value]) -> None:
                 offset = e.mul(i, 4 * BLOCK)
                 results = []
@@ -207,7 +210,7 @@ def activate(
 
             e.loop(block_count, [], block)
 
-        e.loop(stop, [], row, start=start)
+        each_row(row)
 
     key = f"{activation.value} {gated} {target_format.name}"
     return Operation(KernelSource("activate", key, emit), arguments, kind, barrier)
@@ -224,10 +227,10 @@ def finish_logits(
         values = Arguments(e, record, thread)
         rows, columns = values.rows(), values.integer()
         factor, cap = values.float(), values.float()
-        start, stop = values.share(step)
+        each_row = values.each_row(step)
         inverse = e.div(1.0, cap)
 
-        def row(m: Value, _: list[Value]) -> None:
+        def row(m: Value) -> None:
             def piece(column: Value, _: list[Value]) -> None:
                 address = e.at(rows.row(m), e.mul(column, 4))
                 z = e.mul(e.load(F32X16, address), e.splat(factor, 16))
@@ -237,7 +240,7 @@ def finish_logits(
 
             e.loop(columns, [], piece, step=16)
 
-        e.loop(stop, [], row, start=start)
+        each_row(row)
 
     return Operation(KernelSource("finish_logits", str(capped), emit), arguments, Kind.HEAD, barrier)
 

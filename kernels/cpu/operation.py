@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from .atomics import atomic_add
 from .ir_types import F32, I32, I64, Value
-from .run_loop import BARRIER_FIELD, KIND_FIELD, RECORD_WORDS, word
+from .run_loop import BARRIER_FIELD, CLAIM_FIELD, KIND_FIELD, RECORD_WORDS, word
 from .step_state import Word
 
 if TYPE_CHECKING:
@@ -24,7 +25,10 @@ if TYPE_CHECKING:
     from .compile import Kernel, KernelSource
     from .emit import Emitter
 
-ARGUMENTS = KIND_FIELD - 1
+ARGUMENTS = CLAIM_FIELD - 1
+_CLAIMED_PART = 2  # of the work, one in two units is claimed in small pieces when a thread has time
+_PIECES = 32  # of the work for each thread
+CLAIMED_ROWS = 64  # fewer are done too soon for it to matter which thread does them
 
 
 class Kind(IntEnum):
@@ -140,12 +144,28 @@ class Arguments:
 
     def share(self, step: Value) -> tuple[Value, Value]:
         """The range of rows that this thread does, of a `Share`."""
+        count, everything = self._share(step)
+        start, stop = portion(self._emitter, count, step, self._thread)
+        select = self._emitter.select
+        return select(everything, 0, start), select(everything, count, stop)
+
+    def each_row(self, step: Value) -> Callable[[Callable[[Value], None]], None]:
+        """What calls `body(row)` for the rows that this thread does, of a `Share`; see `shares`."""
+        e = self._emitter
+        count, everything = self._share(step)
+
+        def each(body: Callable[[Value], None]) -> None:
+            def some(start: Value, stop: Value) -> None:
+                e.loop(stop, [], lambda m, _: body(m), start=start)
+
+            shares(e, self._record, step, self._thread, count, e.compare(">=", count, CLAIMED_ROWS), some, everything)
+
+        return each
+
+    def _share(self, step: Value) -> tuple[Value, Value]:
         e = self._emitter
         index, all_threads = self.integers(2)
-        count = e.load(I64, step, e.mul(index, 8))
-        start, stop = portion(e, count, step, self._thread)
-        everything = e.compare("!=", all_threads, 0)
-        return e.select(everything, 0, start), e.select(everything, count, stop)
+        return e.load(I64, step, e.mul(index, 8)), e.compare("!=", all_threads, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +186,58 @@ def portion(e: Emitter, count: Value, step: Value, thread: Value) -> tuple[Value
     threads = word(e, step, Word.THREADS)
     start = e.div(e.mul(count, thread), threads)
     return start, e.div(e.mul(count, e.add(thread, 1)), threads)
+
+
+def number_of(e: Emitter, step: Value, row_list: int) -> Callable[[Value], Value]:
+    """What gives the number of the m-th row: m, or with `row_list` the m-th int64 where that state word points to."""
+    if not row_list:
+        return lambda m: m
+    numbers = word(e, step, row_list)
+    return lambda m: e.load(I64, numbers, e.mul(m, 8))
+
+
+def shares(
+    e: Emitter,
+    record: Value,
+    step: Value,
+    thread: Value,
+    count: Value,
+    worth_claiming: Value,
+    body: Callable[[Value, Value], None],
+    everything: Value | None = None,
+) -> None:
+    """Call `body(start, stop)` for all parts of `count` units that this thread does; every unit is done once.
+
+    Where it is not `worth_claiming` that is one contiguous part. Where it is, half of the units are divided so, and the
+    rest is claimed piece by piece: a core that the machine's other programs slow down does less, and nobody waits.
+    If `everything` holds, every thread does all units.
+    """
+    threads = word(e, step, Word.THREADS)
+    claims = e.bit_and(worth_claiming, e.compare(">", threads, 1))
+    part = e.div(count, e.mul(threads, _CLAIMED_PART))
+    piece = e.max(e.div(count, e.mul(threads, _PIECES)), 1)
+    first, last = portion(e, count, step, thread)
+    if everything is not None:
+        claims = e.bit_and(claims, e.bit_xor(everything, 1))
+        first, last = e.select(everything, 0, first), e.select(everything, count, last)
+    bounds = e.scratch(16)
+    e.store(e.select(claims, e.mul(part, thread), first), bounds)
+    e.store(e.select(claims, e.mul(part, e.add(thread, 1)), last), bounds, 8)
+
+    def more(carried: list[Value]) -> Value:
+        return e.compare("!=", carried[0], 0)
+
+    def one(_: list[Value]) -> list[Value]:
+        body(e.load(I64, bounds), e.load(I64, bounds, 8))
+        e.store(e.integer(0), bounds)
+        e.store(e.integer(0), bounds, 8)
+        with e.when(claims):
+            start = e.add(e.mul(part, threads), e.mul(piece, atomic_add(e, 1, record, 8 * CLAIM_FIELD)))
+            e.store(start, bounds)
+            e.store(e.min(e.add(start, piece), count), bounds, 8)
+        return [e.convert(e.compare("<", e.load(I64, bounds), e.load(I64, bounds, 8)), I64, signed=False)]
+
+    e.repeat_while([e.integer(1)], more, one)
 
 
 def load_index(e: Emitter, address: Value, index: Value) -> Value:

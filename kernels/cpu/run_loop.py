@@ -21,6 +21,7 @@ from .ir_types import I32, I64, VOID, Type, Value
 from .step_state import GO_THREAD_BITS, LINE, PROFILE_KINDS, Word
 
 RECORD_WORDS = 32
+CLAIM_FIELD = RECORD_WORDS - 3  # how many shares of the operation threads have taken in this step
 KIND_FIELD = RECORD_WORDS - 2  # which line of the profile
 BARRIER_FIELD = RECORD_WORDS - 1  # 1: all threads meet after this operation
 _SPINS_PER_YIELD = (

@@ -13,7 +13,7 @@ from .attention import Item
 from .attention_merge import Merge
 from .attention_tile import TILE_ROWS, Tile
 from .softmax import CHUNK, CHUNK_PAGES, RowPlan
-from .step_state import GroupWord, group_word
+from .step_state import OUTPUT_GROUP, GroupWord, group_word
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -26,15 +26,18 @@ _FEWEST_TILE_ROWS = 2  # fewer rows of a sequence are faster one by one
 
 
 class GroupPlan:
-    """The arrays of one cache group, filled anew for every step. `tiles`: whether the prefill kernel may be used."""
+    """The arrays of one cache group, filled anew for every step.
 
-    def __init__(self, group: int, window: int | None, max_rows: int, max_parts: int, *, tiles: bool) -> None:
-        self._group, self._window, self._tiles = group, window, tiles
-        self._max_parts = max_parts
+    `tiles`: whether the prefill kernel may be used; `outputs`: whether the words of OUTPUT_GROUP are filled, too.
+    """
+
+    def __init__(
+        self, group: int, window: int | None, max_rows: int, max_parts: int, *, tiles: bool, outputs: bool = False
+    ) -> None:
+        self._group, self._window = group, window
         self._rows = np.zeros((max_rows, RowPlan.SIZE), np.int64)
-        self._items = np.zeros((max_rows + max_parts, Item.SIZE), np.int64)
-        self._tile_items = np.zeros((max_rows, Tile.SIZE), np.int64)
-        self._merges = np.zeros((max_rows, Merge.SIZE), np.int64)
+        self._work = _Work(window, max_rows, max_parts, tiles)
+        self._output_work = _Work(window, max_rows, max_parts, tiles) if outputs else None
         self._slots = np.zeros(max_rows, np.int64)
         self._kept: list[object] = []  # what the addresses of this step point into
         # For steps of one row: what never changes, and views that take plain integers without numpy's overhead, which
@@ -45,11 +48,13 @@ class GroupPlan:
         self._one_items[:, Item.LAST_CHUNK] = np.arange(1, max_parts + 1)
         self._one_pages = np.zeros(max_parts * CHUNK_PAGES, np.int32)
         self._row_view = self._rows.reshape(-1).data
-        self._merge_view = self._merges.reshape(-1).data
+        self._merge_view = self._work.merges.reshape(-1).data
         self._slot_view = self._slots.data
         self._addresses = tuple(
             array.ctypes.data
-            for array in (self._rows, self._one_items, self._tile_items, self._merges, self._slots, self._one_pages)
+            for array in (
+                *(self._rows, self._one_items, self._work.tiles, self._work.merges, self._slots, self._one_pages),
+            )
         )
 
     def prepare(self, step: Step, words: Words, heads: int, threads: int) -> None:
@@ -64,12 +69,16 @@ class GroupPlan:
         if step.tree is not None:
             self._see_tree(step, tables, plans)
         first, last = _chunk_ranges(plans)
-        counts = self._divide(step, first, last, heads, threads)
-        start = group_word(self._group, GroupWord.ROWS)
-        words[start : start + len(GroupWord)] = (
-            *(self._rows.ctypes.data, self._items.ctypes.data, counts[0], self._tile_items.ctypes.data, counts[1]),
-            *(self._merges.ctypes.data, counts[2], self._slots.ctypes.data),
-        )
+        everything = self._work.divide(step, np.arange(rows), first, last, heads, threads)
+        self._set(words, self._group, everything)
+        if self._output_work is not None:
+            if len(step.output_rows) < rows:
+                everything = self._output_work.divide(step, step.output_rows, first, last, heads, threads)
+            self._set(words, OUTPUT_GROUP, everything)
+
+    def _set(self, words: Words, group: int, work: tuple[int, ...]) -> None:
+        start = group_word(group, GroupWord.ROWS)
+        words[start : start + len(GroupWord)] = (self._rows.ctypes.data, *work, self._slots.ctypes.data)
 
     def prepare_one(self, step: Step, words: memoryview) -> None:
         """The same for a step of one row, without a tree."""
@@ -133,41 +142,59 @@ class GroupPlan:
             plans[rows, RowPlan.TREE] = mask.ctypes.data + mask.shape[1] * np.arange(len(own))
             plans[rows, RowPlan.TREE_START] = start
 
-    def _divide(self, step: Step, first: Words, last: Words, heads: int, threads: int) -> tuple[int, int, int]:
-        """Rows to items, tiles and merges; returns how many of each."""
+
+class _Work:
+    """What attention does for some rows of a step, divided."""
+
+    def __init__(self, window: int | None, max_rows: int, max_parts: int, may_tile: bool) -> None:
+        self._window, self._max_parts, self._may_tile = window, max_parts, may_tile
+        self.items = np.zeros((max_rows + max_parts, Item.SIZE), np.int64)
+        self.tiles = np.zeros((max_rows, Tile.SIZE), np.int64)
+        self.merges = np.zeros((max_rows, Merge.SIZE), np.int64)
+
+    def divide(
+        self, step: Step, chosen: npt.NDArray[np.integer], first: Words, last: Words, heads: int, threads: int
+    ) -> tuple[int, ...]:
+        """Chosen rows, ascending, to items, tiles and merges: the group words from ITEMS to MERGE_COUNT."""
+        items, tiles, merges = self._divide(step, chosen, first, last, heads, threads)
+        return (self.items.ctypes.data, items, self.tiles.ctypes.data, tiles, self.merges.ctypes.data, merges)
+
+    def _divide(
+        self, step: Step, chosen: npt.NDArray[np.integer], first: Words, last: Words, heads: int, threads: int
+    ) -> tuple[int, int, int]:
         tiles = 0
         alone: list[int] = []
         # A window's edge does not move steadily over the rows of a tree, which a tile relies on.
-        may_tile = self._tiles and (step.tree is None or self._window is None)
-        for rows in _runs(step.sequences) if len(step.tokens) > 1 else [slice(0, 1)]:
+        may_tile = self._may_tile and (step.tree is None or self._window is None)
+        for rows in _neighbours(step.sequences, chosen):
             if not may_tile or rows.stop - rows.start < _FEWEST_TILE_ROWS:
                 alone.extend(range(rows.start, rows.stop))
                 continue
             starts = np.arange(rows.start, rows.stop, TILE_ROWS)
             ends = np.minimum(starts + TILE_ROWS, rows.stop)
-            made = self._tile_items[tiles : tiles + len(starts)]
+            made = self.tiles[tiles : tiles + len(starts)]
             made[:, Tile.FIRST_ROW], made[:, Tile.ROW_COUNT] = starts, ends - starts
             made[:, Tile.FIRST_CHUNK], made[:, Tile.LAST_CHUNK] = first[starts], last[ends - 1]
             tiles += len(starts)
         if tiles:
-            _interleave(self._tile_items[:tiles], threads)
+            _order(self.tiles[:tiles], threads)
         parts = int((last[alone] - first[alone]).sum())
         # The table for single rows always merges parts: there each thread has its own place for attended values.
         many = len(step.tokens) > 1
         if many and (len(alone) * heads >= 2 * threads or parts > self._max_parts):
-            items = self._items[: len(alone)]
+            items = self.items[: len(alone)]
             items[:, Item.ROW], items[:, Item.PART] = alone, -1
             items[:, Item.FIRST_CHUNK], items[:, Item.LAST_CHUNK] = first[alone], last[alone]
             return len(alone), tiles, 0
         part = 0
         for place, row in enumerate(alone):
             start, stop = int(first[row]), int(last[row])
-            items = self._items[part : part + stop - start]
+            items = self.items[part : part + stop - start]
             items[:, Item.ROW] = row
             items[:, Item.FIRST_CHUNK] = np.arange(start, stop)
             items[:, Item.LAST_CHUNK] = items[:, Item.FIRST_CHUNK] + 1
             items[:, Item.PART] = np.arange(part, part + stop - start)
-            self._merges[place] = row, part, stop - start, 0
+            self.merges[place] = row, part, stop - start, 0
             part += stop - start
         return part, tiles, len(alone)
 
@@ -181,13 +208,24 @@ def _chunk_ranges(plans: Words) -> tuple[Words, Words]:
     return first, last
 
 
+def _neighbours(sequences: npt.NDArray[np.int32], chosen: npt.NDArray[np.integer]) -> list[slice]:
+    """Ranges of chosen rows that are neighbours in one sequence."""
+    if len(chosen) == 0:
+        return []
+    breaks = (np.diff(chosen) != 1) | (np.diff(sequences[chosen]) != 0)
+    edges = [0, *(np.flatnonzero(breaks) + 1).tolist(), len(chosen)]
+    return [slice(int(chosen[start]), int(chosen[stop - 1]) + 1) for start, stop in pairwise(edges)]
+
+
 def _runs(sequences: npt.NDArray[np.int32]) -> list[slice]:
     """The rows of each sequence."""
     edges = [0, *(np.flatnonzero(np.diff(sequences)) + 1).tolist(), len(sequences)]
     return [slice(start, stop) for start, stop in pairwise(edges)]
 
 
-def _interleave(tiles: Words, threads: int) -> None:
-    """Order tiles so that equal contiguous shares are equal work: later tiles of a prefill see more keys."""
-    order = np.concatenate([np.arange(k, len(tiles), threads) for k in range(min(threads, len(tiles)))])
-    tiles[:] = tiles[order]
+def _order(tiles: Words, threads: int) -> None:
+    """Long tiles first, and the first half dealt out: each thread starts with its part of it, see `shares`."""
+    backwards = tiles[::-1]  # later tiles of a prompt see more keys
+    longest = backwards[np.argsort(backwards[:, Tile.FIRST_CHUNK] - backwards[:, Tile.LAST_CHUNK], kind="stable")]
+    half = len(tiles) // 2
+    tiles[:] = np.concatenate([*(longest[:half][k::threads] for k in range(threads)), longest[half:]])

@@ -10,7 +10,8 @@ from enum import IntEnum
 
 LINE = 8  # int64 words of a cache line
 MAX_THREADS = 256
-MAX_GROUPS = 8  # cache groups: one per distinct native window
+MAX_GROUPS = 8  # cache groups: one per distinct native window; behind them OUTPUT_GROUP
+OUTPUT_GROUP = MAX_GROUPS  # the rows of the last layer's group whose output is wanted
 PROFILE_KINDS = 32
 MAX_QUEUES = 8  # operations between two resets whose work threads take piece by piece
 GO_THREAD_BITS = 16  # the go word is epoch << GO_THREAD_BITS | threads that take part
@@ -41,7 +42,7 @@ class Word(IntEnum):
     STEP_NUMBER = THREADS + 16  # what flags between the halves of a hybrid are raised to
     PATIENCE = THREADS + 17  # pauses after which a half gives the other one up
     GROUPS = THREADS + 4 * LINE  # GROUP_WORDS words for each cache group
-    PARKED = GROUPS + MAX_GROUPS * LINE  # a line per thread: word 0 is 1 while parked, word 1 its lock
+    PARKED = GROUPS + (MAX_GROUPS + 1) * LINE  # a line per thread: word 0 is 1 while parked, word 1 its lock
     PROFILE = PARKED + MAX_THREADS * LINE  # cycles by operation kind, of thread 0
     QUEUES = PROFILE + PROFILE_KINDS  # a line each: how much of an operation's work has been taken
     SIZE = QUEUES + MAX_QUEUES * LINE

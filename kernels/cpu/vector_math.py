@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from .emit import Emitter
 from .ir_types import F16, F32, I16, I32, Offset, Value, vector
 
@@ -97,3 +99,20 @@ def load_bfloat(e: Emitter, lanes: int, address: Value, *offsets: Offset) -> Val
     """Load bfloat16 lanes as float32."""
     wide = e.convert(e.load(vector(I16, lanes), address, *offsets), I32, signed=False)
     return e.bitcast(e.shift_left(wide, 16), vector(F32, lanes))
+
+
+def lane_maxima(e: Emitter, vectors: Sequence[Value]) -> Value:
+    """The largest lane of each of n vectors of 16 (n a power of two): lane 16 / n * i is the i-th one's."""
+    size = 16
+    while len(vectors) > 1:  # two vectors become one that has the folded lanes of both
+        half, width = len(vectors) // 2, size // 2
+        starts = [start for group in range(0, 16, size) for start in (group, 16 + group)]
+        low, high = ([start + lane for start in starts for lane in range(k, k + width)] for k in (0, width))
+        pairs = zip(vectors[:half], vectors[half:], strict=True)
+        vectors = [e.max(e.shuffle(a, low, b), e.shuffle(a, high, b)) for a, b in pairs]
+        size = width
+    result = vectors[0]
+    while size > 1:
+        size //= 2
+        result = e.max(result, e.shuffle(result, [lane ^ size for lane in range(16)]))
+    return result

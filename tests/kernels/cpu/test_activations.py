@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from localllm.kernels.cpu.activations import BLOCK, RECORD_BYTES, emit_quantize_block
+from localllm.kernels.cpu.activations import BLOCK, RECORD_BYTES, emit_quantize_block, emit_quantize_rows
 from localllm.kernels.cpu.compile import KernelCompiler, KernelSource
 from localllm.kernels.cpu.emit import Emitter
 from localllm.kernels.cpu.ir_types import F32X16, Value
@@ -22,6 +22,33 @@ def emit_row(e: Emitter, record: Value, step: Value, thread: Value) -> None:
         emit_quantize_block(e, e.load(F32X16, at), e.load(F32X16, at, 64), e.at(target, e.mul(i, RECORD_BYTES)))
 
     e.loop(blocks, [], block)
+
+
+def emit_rows(e: Emitter, record: Value, step: Value, thread: Value) -> None:
+    source, target, _ = e.fields(record, 3)
+    first = 0
+    for count in (8, 4, 2, 1):
+        start = first
+        emit_quantize_rows(
+            e,
+            count,
+            e.at(source, 4 * BLOCK * start),
+            lambda i, start=start: e.at(target, e.mul(e.add(i, start), RECORD_BYTES)),  # type: ignore[misc]
+        )
+        first += count
+
+
+@pytest.mark.parametrize("isa", available_isas(), ids=lambda isa: isa.name)
+def test_rows_together_are_what_they_are_alone(isa: Isa, tmp_path: Path) -> None:
+    values = (np.random.default_rng(6).standard_normal((15, BLOCK)) * 10.0 ** np.arange(-7, 8)[:, None]).astype(
+        np.float32
+    )
+    values[2] = 0
+    records = np.zeros((2, 15, RECORD_BYTES), np.uint8)
+    for emit, target in zip((emit_row, emit_rows), records, strict=True):
+        record = np.array([values.ctypes.data, target.ctypes.data, 15], np.int64)
+        KernelCompiler(isa, tmp_path).compile(KernelSource(emit.__name__, "", emit)).call(record.ctypes.data, 0, 0)
+    np.testing.assert_array_equal(*records)
 
 
 @pytest.mark.parametrize("isa", available_isas(), ids=lambda isa: isa.name)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -246,6 +246,29 @@ def test_hidden_vectors_and_chosen_rows(executor: CpuExecutor, reference: Refere
     )
     nothing = executor.forward(simple_step(executor.layout, TOKENS[:50], output_rows=wanted[:0]))
     assert nothing.shape == (0, 96)
+
+
+@pytest.mark.parametrize("post_norm", [False, True])
+@pytest.mark.parametrize("output", Output)
+def test_the_last_layer_of_chosen_rows(post_norm: bool, output: Output, spec_maker: Callable[..., Any]) -> None:
+    maker = spec_maker()
+    after = {"post_norm": maker.norm()} if post_norm else {}
+    layers = (Layer(maker.attention(**after), maker.feed_forward(**after)) for _ in range(2))
+    executor = CpuExecutor(maker.model(*layers), ExecutorOptions(threads=2, max_rows=80))
+    whole = logits_of(executor, TOKENS[:80], output=output)
+    steps: list[list[tuple[int, int, Sequence[int]]]] = [
+        [(0, 40, []), (40, 80, [0, 1, 2, 3, 4, 20, 21, 39])],
+        [(0, 80, range(1, 80, 2))],
+        [(0, 80, range(30, 70))],
+    ]
+    for chunks in steps:
+        executor.allocate_kv(pages_for(executor.layout, 80), "f32", (0,))
+        for start, stop, rows in chunks:
+            wanted = np.array(rows, np.int32)
+            step = simple_step(executor.layout, TOKENS[start:stop], start, output_rows=wanted)
+            out = executor.forward(replace(step, output=output))
+            np.testing.assert_array_equal(out, whole[start + wanted])
+    executor.close()
 
 
 def test_what_cannot_be_run_is_an_error(spec: ModelSpec) -> None:
