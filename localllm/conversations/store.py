@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sqlite3
 import threading
 import time
@@ -39,6 +40,7 @@ class ConversationStore:
         self._lock = threading.RLock()
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
+            os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))  # what people write is for nobody else to read
             self._database = sqlite3.connect(path, timeout=10, isolation_level=None, check_same_thread=False)
             version = check_version(self._database, str(path))
             self._database.execute("PRAGMA journal_mode = WAL")

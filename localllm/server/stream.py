@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
@@ -25,8 +26,11 @@ class ClientGone(Exception):
 
 
 def encode_json(value: Any) -> bytes:
-    """JSON; NaN and infinity cannot occur in it."""
-    return msgspec.json.encode(value)
+    """JSON; NaN and infinity cannot occur in it. Half characters (lone surrogates) of a request become `?`."""
+    try:
+        return msgspec.json.encode(value)
+    except UnicodeEncodeError:
+        return json.dumps(msgspec.to_builtins(value), ensure_ascii=False).encode("utf-8", "replace")
 
 
 def event(value: Any, name: str | None = None) -> bytes:

@@ -156,3 +156,11 @@ def test_a_killed_process_loses_nothing_that_was_written(tmp_path: Path) -> None
     assert message.content == "word " * last
     assert message.state == "partial"
     store.close()
+
+
+def test_others_on_the_computer_cannot_read_the_chats(tmp_path: Path) -> None:
+    store = ConversationStore(tmp_path / "chats.sqlite3")
+    store.create("m", title="secret")
+    modes = {file.name: file.stat().st_mode & 0o077 for file in tmp_path.glob("chats.sqlite3*")}
+    store.close()
+    assert modes == dict.fromkeys(["chats.sqlite3", "chats.sqlite3-wal", "chats.sqlite3-shm"], 0)
