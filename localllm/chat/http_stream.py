@@ -12,7 +12,7 @@ import httpx2
 
 from localllm.errors import ExecutionError, LocalLLMError
 
-from .server_errors import refused, unreachable
+from .server_errors import broken_off, refused, unreachable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -28,6 +28,7 @@ class HttpStream:
         self._url, self._body, self._headers = url, dict(body), dict(headers)
         self._found: queue.SimpleQueue[str | LocalLLMError | None] = queue.SimpleQueue()
         self._running = threading.Event()
+        self._answering = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[None] | None = None
         self._thread = threading.Thread(target=self._run, name="chat-http", daemon=True)
@@ -68,7 +69,7 @@ class HttpStream:
         except asyncio.CancelledError:
             pass
         except httpx2.HTTPError as error:
-            self._found.put(unreachable(self._url, error))
+            self._found.put(broken_off(self._url, error) if self._answering else unreachable(self._url, error))
 
     async def _read(self) -> None:
         timeout = httpx2.Timeout(None, connect=CONNECT_SECONDS)
@@ -79,6 +80,7 @@ class HttpStream:
             if response.status_code != 200:
                 self._found.put(refused(response.status_code, await _start_of(response)))
                 return
+            self._answering = True
             async for event in httpx2.EventSource(response):
                 if event.data == "[DONE]":
                     return

@@ -49,7 +49,7 @@ class LocalBackend:
         from localllm.hardware import detect
         from localllm.llm import LLM
         from localllm.paths import Paths
-        from localllm.placement.remembered import remembered_machine
+        from localllm.placement.remembered import remembered_machine, supposed_machine
         from localllm.store import resolve_model
 
         with self._lock:
@@ -59,10 +59,11 @@ class LocalBackend:
             path = resolve_model(self.name).path
             self._llm = LLM(path, progress=progress, **self._keywords)
             self._opening = _opened_tag(self._llm)
-            progress(LoadProgress("measuring this machine (once)"))
-            hardware = detect()
+            hardware, cache = detect(), Paths.from_environment().cache
+            if not supposed_machine(hardware, cache).measured:
+                progress(LoadProgress("measuring this machine (once)"))
             self._gpu_note = hardware.gpu_note
-            self._machine = remembered_machine(hardware, Paths.from_environment().cache)
+            self._machine = remembered_machine(hardware, cache)
 
     def stream(self, messages: Sequence[dict[str, Any]], sampling: dict[str, Any]) -> Generator[Event, None, None]:
         """Answer; what the model sees is the whole conversation, of which the cache keeps what it can."""

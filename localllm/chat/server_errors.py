@@ -34,6 +34,12 @@ def reported(error: Any, status: int | None = None) -> LocalLLMError:
 
 
 def unreachable(url: str, error: Exception) -> ExecutionError:
-    """No connection, or one that broke."""
+    """No connection, or one that broke before the answer."""
     reason = visible_line(str(error) or type(error).__name__, 200)
     return ExecutionError(f"no answer from {url}: {reason}", hint="is the server running? localllm serve MODEL")
+
+
+def broken_off(url: str, error: Exception) -> ExecutionError:
+    """The connection broke in the middle of an answer."""
+    reason = visible_line(str(error) or type(error).__name__, 200)
+    return ExecutionError(f"the connection to {url} broke in mid-answer: {reason}", hint="continue it, or ask again")

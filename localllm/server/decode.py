@@ -66,7 +66,8 @@ def decode(body: dict[str, Any], kind: type[R]) -> tuple[R, list[str]]:
     except msgspec.ValidationError as error:
         raise _explained(error, body) from None
     except UnicodeEncodeError:
-        raise bad_request("a name in the body holds half a character (a lone surrogate)", None, "invalid_value") from None
+        message = "a name in the body holds half a character (a lone surrogate)"
+        raise bad_request(message, None, "invalid_value") from None
 
 
 def _says_nothing(name: str, value: Any) -> bool:

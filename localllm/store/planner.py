@@ -58,6 +58,10 @@ def _plan_reference(client: Client, reference: Reference, name: str | None, entr
     if isinstance(reference, UrlReference):
         return plan_url(reference, name, entry)
     if isinstance(reference, FileReference):
+        if not reference.path.exists():
+            raise ModelNotFoundError(
+                f"there is no file {printable(str(reference.path), 300)}", hint="`localllm list` shows the models here"
+            )
         raise ConfigurationError(
             f"{printable(str(reference.path), 300)} is a file on this computer",
             hint="give its path where a model is asked for, or copy it into the store with `localllm import`",

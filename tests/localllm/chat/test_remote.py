@@ -25,6 +25,7 @@ class Endpoint:
         self.lines: list[str | float] = []
         self.status = 200
         self.body = b""
+        self.promised = 0  # bytes of a stream; fewer come when it breaks off
         self.models: Any = {"data": [{"id": "first", "max_model_len": 4096}, {"id": "second"}]}
         self.seen: list[dict[str, Any]] = []
         self.headers: list[str | None] = []
@@ -57,6 +58,8 @@ class Endpoint:
                     if not started:
                         self.send_response(200)
                         self.send_header("Content-Type", "text/event-stream; charset=utf-8")
+                        if endpoint.promised:
+                            self.send_header("Content-Length", str(endpoint.promised))
                         self.end_headers()
                         started = True
                     self.wfile.write(f"{line}\n\n".encode())
@@ -216,6 +219,15 @@ def test_a_stop_drops_the_connection_at_once(endpoint: Endpoint, lines: list[str
     assert not worker.is_alive(), moment
     assert endpoint.gone.wait(20), moment
     assert not any(isinstance(event, Finished) for event in found)
+
+
+def test_a_server_that_dies_in_mid_answer_is_told_from_one_that_is_not_there(endpoint: Endpoint) -> None:
+    endpoint.lines, endpoint.promised = [chunk("half")], 10_000
+    events = RemoteBackend(endpoint.url, "first").stream(MESSAGES, {})
+    assert isinstance(next(events), TextDelta)
+    with pytest.raises(ExecutionError, match="broke in mid-answer") as caught:
+        next(events)
+    assert caught.value.hint == "continue it, or ask again"
 
 
 def test_addresses_and_servers_that_cannot_work(endpoint: Endpoint) -> None:

@@ -189,6 +189,13 @@ def test_unknown_names_get_the_nearest(run: Callable[..., tuple[int, str, str]],
     assert "\x1b" not in errors
 
 
+def test_a_path_without_a_file_is_said_to_have_none(run: Callable[..., tuple[int, str, str]], tmp_path: Path) -> None:
+    code, _, errors = run("pull", str(tmp_path / "gone.gguf"))
+    assert code == 1
+    assert "there is no file" in errors
+    assert "is a file on this computer" not in errors
+
+
 def test_a_known_name_that_is_not_here_says_how_to_get_it(run: Callable[..., tuple[int, str, str]]) -> None:
     code, _, errors = run("show", "qwen3:4b")
     assert (code, "localllm pull qwen3:4b" in errors, "2.5 GB" in errors) == (1, True, True)

@@ -56,7 +56,13 @@ def test_the_place_of_a_fault_is_told(server: Running) -> None:
 
 
 def test_half_characters_are_named_in_an_error_object(server: Running) -> None:
-    for field in (b'"\\ud800": 1', b'"logit_bias": {"\\udfff": 1}', b'"tools": [{"\\ud800": 1}]', b'"tool_choice": "\\ud800"'):
+    fields = (
+        b'"\\ud800": 1',
+        b'"logit_bias": {"\\udfff": 1}',
+        b'"tools": [{"\\ud800": 1}]',
+        b'"tool_choice": "\\ud800"',
+    )
+    for field in fields:
         body = b'{"model": "m", "messages": [{"role": "user", "content": "a"}], ' + field + b"}"
         assert error_of(server.post(PATH, body))["type"] == "invalid_request_error"
     assert server.chat("x").status_code == 200
