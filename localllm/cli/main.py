@@ -54,6 +54,14 @@ class CommandTable(click.Group):
         command: click.Command = getattr(importlib.import_module(module), attribute)
         return command
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """As usual; somebody who names a model file learns which commands take one."""
+        if args and args[0].endswith(".gguf"):
+            ctx.fail(f"{args[0]!r} is no command. A model file: 'localllm chat FILE' or 'localllm run FILE PROMPT'.")
+        return super().resolve_command(ctx, args)
+
 
 @click.group(cls=CommandTable, invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="localllm")

@@ -90,10 +90,13 @@ def serve(models: tuple[str, ...], **options: Any) -> None:
 
 
 def _source(name: str, keywords: dict[str, Any]) -> ModelSource:
+    from localllm.gguf_io import open_gguf
     from localllm.server.pool import ModelSource
 
     found = resolve(name)
     facts = found.path.stat()
+    with open_gguf(found.path):  # a server that could never answer does not start
+        pass
 
     def load() -> LanguageModel:
         from localllm.llm import LLM

@@ -101,7 +101,7 @@ class Sampler:
     ) -> Sample:
         """Choose from `logits` [vocabulary]; `allowed` [vocabulary] is a grammar's mask.
 
-        Raises ExecutionError when the logits are NaN or infinite, or when nothing is left to choose from.
+        Raises ExecutionError when the logits are NaN or infinite, RequestError when nothing is left to choose from.
         """
         choice, exclusion = self._random.random(2)
         if self.is_plain_greedy and allowed is None:
@@ -153,7 +153,7 @@ class Sampler:
             values[~allowed] = -np.inf
         ids = np.flatnonzero(values > -np.inf)
         if not len(ids):
-            raise ExecutionError("no token is left to choose: logit bias or grammar forbid every one")
+            raise RequestError("no token is left to choose: logit bias or grammar forbid every one")
         candidates = Candidates(ids, values[ids])
         candidates = top_k(candidates, p.top_k)
         candidates = typical_p(candidates, p.typical_p)

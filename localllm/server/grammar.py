@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from localllm.errors import ExecutionError, RequestError
+from localllm.errors import RequestError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -138,7 +138,7 @@ class MatcherConstraint:
         self._tail = b""
 
     def allowed(self) -> npt.NDArray[np.bool_] | None:
-        """[vocabulary] what may come next; ExecutionError when the matcher failed or nothing may."""
+        """[vocabulary] what may come next; RequestError when the matcher failed or nothing may."""
         from llguidance.numpy import fill_next_token_bitmask
 
         if self._after is not None:
@@ -147,7 +147,7 @@ class MatcherConstraint:
         self._check()
         mask = np.unpackbits(self._bits[0].view(np.uint8), count=self._vocabulary_size, bitorder="little").view(bool)
         if not mask.any():
-            raise ExecutionError("the grammar allows no token here")
+            raise RequestError("the grammar allows no token here")
         return mask
 
     def accept(self, token: int) -> None:
@@ -166,7 +166,7 @@ class MatcherConstraint:
 
     def _check(self) -> None:
         if self._matcher.is_error():
-            raise ExecutionError(f"the answer could not be held to its grammar: {_plain(self._matcher.get_error())}")
+            raise RequestError(f"the answer could not be held to its grammar: {_plain(self._matcher.get_error())}")
 
 
 def _limits() -> llguidance.LLParserLimits:

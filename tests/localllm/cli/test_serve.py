@@ -52,3 +52,19 @@ def test_a_port_that_is_taken(data_folder: Path, capsys: pytest.CaptureFixture[s
     assert port in text
     assert "--port" in text
     assert "Traceback" not in text
+
+
+def test_a_file_that_is_no_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "broken.gguf"
+    path.write_bytes(b"GGUF" + bytes(40))
+    code, text = fails([str(path)], capsys)
+    assert code == 1
+    assert text.startswith("error: ")
+    assert "listening" not in text
+
+
+def test_a_model_file_is_no_command(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        main(["./some.gguf"])
+    assert end.value.code == 2
+    assert "localllm chat FILE" in capsys.readouterr().err

@@ -90,14 +90,14 @@ def test_bad_logits_are_an_error(bad: list[float], options: dict[str, Any]) -> N
 
 
 def test_banning_everything_is_an_error() -> None:
-    with pytest.raises(ExecutionError, match="no token is left"):
+    with pytest.raises(RequestError, match="no token is left"):
         draws(1, logit_bias=dict.fromkeys(range(5), -100))
 
 
 def test_a_mask_is_respected_even_when_greedy() -> None:
     sampler = Sampler(SamplingParameters(), 5)
     assert sampler.sample(LOGITS, [], np.array([False, False, True, True, False])).token == 2
-    with pytest.raises(ExecutionError, match="no token is left"):
+    with pytest.raises(RequestError, match="no token is left"):
         sampler.sample(LOGITS, [], np.zeros(5, dtype=np.bool_))
 
 

@@ -93,7 +93,7 @@ def test_a_banned_end_does_not_open_the_grammar(server: Running) -> None:
 def test_when_nothing_is_allowed_that_is_an_error(server: Running) -> None:
     """The bias bans the only letter that the grammar allows."""
     response = server.chat(regex="q{3}", logit_bias={str(ord("q")): -100})
-    assert error_of(response, 500)["code"] == "generation_failed"
+    assert error_of(response, 400)["code"] == "invalid_value"
     assert server.chat(max_tokens=1).status_code == 200
 
 
@@ -169,7 +169,7 @@ def test_grammars_that_cannot_be_followed(server: Running, fields: dict[str, Any
 
 
 def test_a_grammar_that_turns_out_too_complex_ends_its_request_only(server: Running) -> None:
-    error = error_of(server.chat(regex="(a{1000}){1000}"), 500)
+    error = error_of(server.chat(regex="(a{1000}){1000}"), 400)
     assert error["message"].startswith("the answer could not be held to its grammar")
     assert "<" not in error["message"]
     assert server.chat(max_tokens=1).status_code == 200
