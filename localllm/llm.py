@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
 
 from localllm.errors import LocalLLMError, RequestError
-from localllm.sampling import SamplingParameters
+from localllm.sampling import SamplingParameters, parameters_of
 
 from .completion import Completion, collect
 
@@ -375,20 +374,6 @@ def _events(generation: Generation) -> Generator[Event, None, None]:
         yield from generation
     finally:
         generation.cancel()
-
-
-def parameters_of(sampling: Mapping[str, Any]) -> SamplingParameters:
-    """Keywords as SamplingParameters; a single stop string is a list of one. RequestError names an unknown keyword."""
-    known = SamplingParameters.__dataclass_fields__
-    unknown = [name for name in sampling if name not in known]
-    if unknown:
-        raise RequestError(f"there is no sampling parameter {unknown[0]!r}", parameter=unknown[0])
-    parameters = SamplingParameters()
-    changes = dict(sampling)
-    if "stop" in changes:
-        stop = changes["stop"]
-        changes["stop"] = () if stop is None else (stop,) if isinstance(stop, str) else tuple(stop)
-    return replace(parameters, **changes)
 
 
 def _losses(logits: npt.NDArray[np.float32], ids: Sequence[int]) -> npt.NDArray[np.float64]:

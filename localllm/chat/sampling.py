@@ -51,7 +51,7 @@ def changed(sampling: Mapping[str, Any], name: str, text: str) -> dict[str, Any]
     if not text.strip():
         return rest
     rest[name] = _read(name, text)
-    from localllm.llm import parameters_of
+    from localllm.sampling import parameters_of
 
     parameters_of(rest)
     return rest

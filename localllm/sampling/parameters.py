@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field, fields, replace
+from typing import TYPE_CHECKING, Any
 
 from localllm.errors import RequestError
 
@@ -75,3 +75,17 @@ class SamplingParameters:
         for name, right, wanted in checks:
             if not right:
                 raise RequestError(f"{name} must be {wanted}, not {getattr(self, name)!r}", parameter=name)
+
+
+def parameters_of(sampling: Mapping[str, Any]) -> SamplingParameters:
+    """Keywords as SamplingParameters; a single stop string is a list of one. RequestError names an unknown keyword."""
+    known = SamplingParameters.__dataclass_fields__
+    unknown = [name for name in sampling if name not in known]
+    if unknown:
+        raise RequestError(f"there is no sampling parameter {unknown[0]!r}", parameter=unknown[0])
+    parameters = SamplingParameters()
+    changes = dict(sampling)
+    if "stop" in changes:
+        stop = changes["stop"]
+        changes["stop"] = () if stop is None else (stop,) if isinstance(stop, str) else tuple(stop)
+    return replace(parameters, **changes)
