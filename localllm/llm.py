@@ -88,8 +88,8 @@ class LLM:
         self._file: GGUFFile = open_gguf(self.path)
         speculation: Speculation | None = None
         try:
-            Tokenizer.check_kind(self._file)
             self.spec: ModelSpec = load_spec(self._file, context=context)
+            Tokenizer.check_kind(self._file)
             self.context = min(self.spec.context_length, DEFAULT_CONTEXT) if context is None else context
             target = Target(self._file, self.spec, device, threads, self.context, parallel)
             speculation = open_speculation(guess, target)

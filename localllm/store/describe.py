@@ -100,7 +100,7 @@ def _memory(path: Path, contexts: tuple[int, ...]) -> tuple[tuple[KVMemory, ...]
         with open_gguf(path) as file:
             spec = load_spec(file)
     except LocalLLMError as error:
-        return (), error.message
+        return (), f"{error.message}. {error.hint}" if error.hint else error.message
     return tuple(kv_memory(spec, context) for context in contexts), None
 
 

@@ -9,8 +9,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from localllm.errors import ConfigurationError, ContextLengthError, GGUFError, LocalLLMError, RequestError, SessionError
+from localllm.errors import (
+    ConfigurationError,
+    ContextLengthError,
+    GGUFError,
+    LocalLLMError,
+    RequestError,
+    SessionError,
+    UnsupportedModelError,
+)
 from localllm.events import Finished, PromptProgress, TextDelta
+from localllm.gguf_io import write_gguf
 from localllm.kernels.executor import LoadProgress
 from localllm.llm import LLM
 
@@ -100,6 +109,13 @@ def test_a_file_without_a_tokenizer_is_refused_before_its_weights_are_loaded(dat
     with pytest.raises(GGUFError, match=r"tokenizer\.ggml\.model"):
         LLM(data_folder / "models" / "gemma2.gguf", device="cpu", progress=heard.append)
     assert heard == []
+
+
+def test_an_unknown_architecture_is_named_before_its_tokenizer(tmp_path: Path) -> None:
+    path = tmp_path / "novel.gguf"
+    write_gguf(path, {"general.architecture": "novel", "tokenizer.ggml.model": "novel"}, {})
+    with pytest.raises(UnsupportedModelError, match="the architecture 'novel' is not supported"):
+        LLM(path)
 
 
 def test_a_window_lets_a_text_go_on(model: Path) -> None:

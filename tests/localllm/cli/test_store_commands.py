@@ -163,6 +163,7 @@ def test_hostile_metadata_stays_text(run: Callable[..., tuple[int, str, str]], t
         if arguments == ("show",):
             assert "[red]x[/red]" in output
             assert "cannot be run: " in output
+            assert "docs/architectures.md" in output
     shown = facts(run, "show", str(path))
     assert (shown["supported"], shown["memory"]) == (False, [])
     code, _, errors = run("show", "--memory", str(path))
