@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 from localllm.errors import ConfigurationError, ModelNotFoundError
@@ -58,7 +59,7 @@ def _plan_reference(client: Client, reference: Reference, name: str | None, entr
     if isinstance(reference, UrlReference):
         return plan_url(reference, name, entry)
     if isinstance(reference, FileReference):
-        if not reference.path.exists():
+        if not os.path.exists(reference.path):  # noqa: PTH110  (Path.exists raises for a name that is too long)
             raise ModelNotFoundError(
                 f"there is no file {printable(str(reference.path), 300)}", hint="`localllm list` shows the models here"
             )

@@ -49,6 +49,15 @@ def facts(run: Callable[..., tuple[int, str, str]], *arguments: str) -> Any:
     return json.loads(output)
 
 
+@pytest.fixture
+def private_cache(private_home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cache that `prune` may empty: the usual one is shared with tests that run at the same time."""
+    cache = private_home / "cache"
+    monkeypatch.setenv("LOCALLLM_CACHE_DIR", str(cache))
+    return cache
+
+
+@pytest.mark.usefixtures("private_cache")
 def test_an_empty_store(run: Callable[..., tuple[int, str, str]]) -> None:
     code, output, _ = run("list")
     assert (code, "no models yet" in output) == (0, True)
@@ -122,12 +131,11 @@ def test_what_is_no_model_is_not_imported(run: Callable[..., tuple[int, str, str
 
 
 def test_prune_counts_what_it_deletes(
-    run: Callable[..., tuple[int, str, str]], imported: str, private_home: Path, monkeypatch: pytest.MonkeyPatch
+    run: Callable[..., tuple[int, str, str]], imported: str, private_cache: Path
 ) -> None:
-    monkeypatch.delenv("LOCALLLM_CACHE_DIR")
     blobs = Path(facts(run, "show", imported)["path"]).parent
     (blobs / f"{'0' * 64}.gguf").write_bytes(bytes(1000))
-    repacked = private_home / "cache" / "repacked"
+    repacked = private_cache / "repacked"
     repacked.mkdir(parents=True)
     (repacked / "weights").write_bytes(bytes(5000))
     freed = facts(run, "prune")["freed_bytes"]
