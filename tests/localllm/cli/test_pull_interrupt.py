@@ -65,7 +65,10 @@ def test_an_interrupt_ends_at_once_and_keeps_what_was_fetched(slow_server: str, 
         if '"file_progress"' in line and '"done_bytes": 0' not in line:
             break
     process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=10)
+    try:
+        _, errors = process.communicate(timeout=60)
+    finally:
+        process.kill()
     assert process.returncode == 130
     assert errors.strip() == "interrupted"
     (partial,) = (private_home / "models" / "partial").iterdir()
