@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
 
 from localllm.errors import ConfigurationError, ModelNotFoundError
 
 from .catalogue import load_catalogue
 from .names import check_name
-from .reference import FileReference, PackageReference, UrlReference, parse_reference
+from .reference import FileReference, PackageReference, UrlReference, is_there, parse_reference
 from .sources.hub import plan_hub
 from .sources.packages import plan_packages
 from .sources.url import plan_url
@@ -59,7 +58,7 @@ def _plan_reference(client: Client, reference: Reference, name: str | None, entr
     if isinstance(reference, UrlReference):
         return plan_url(reference, name, entry)
     if isinstance(reference, FileReference):
-        if not os.path.exists(reference.path):  # noqa: PTH110  (Path.exists raises for a name that is too long)
+        if not is_there(reference.path):
             raise ModelNotFoundError(
                 f"there is no file {printable(str(reference.path), 300)}", hint="`localllm list` shows the models here"
             )

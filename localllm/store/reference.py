@@ -142,3 +142,11 @@ def parse_package(text: str) -> PackageReference:
     if members and (len(members) != len(packages) or not all(members)):
         raise ConfigurationError(f"pypi:{printable(text, 120)}: name one file for each package")
     return PackageReference(tuple(packages), members)
+
+
+def is_there(path: Path) -> bool:
+    """Whether `path` exists; False too for a text that no file system takes as a path, such as an endless name."""
+    try:
+        return path.exists()
+    except OSError:
+        return False

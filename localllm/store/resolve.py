@@ -14,7 +14,7 @@ from .events import ignore
 from .foreign import find_foreign, find_in_hub_cache
 from .planner import unknown_name
 from .pulling import pull_into
-from .reference import FileReference, HubReference, parse_reference
+from .reference import FileReference, HubReference, is_there, parse_reference
 from .text import format_bytes, printable
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def resolve_in(
     reference = parse_reference(text)
     if isinstance(name_or_path, os.PathLike) or isinstance(reference, FileReference):
         path = reference.path if isinstance(reference, FileReference) else Path(text)
-        if not _is_there(path):
+        if not is_there(path):
             raise ModelNotFoundError(f"there is no file {printable(text, 300)}", hint="see `localllm list` for models")
         return ResolvedModel(path.stem, path)
     foreign = find_in_hub_cache(reference) if isinstance(reference, HubReference) else find_foreign(text)
@@ -61,7 +61,7 @@ def resolve_in(
     if manifest is None and entry is not None:
         manifest = store.find(entry.name)
     if manifest is None and reference is None and entry is None:
-        if _is_there(Path(text)) and Path(text).is_file():
+        if is_there(Path(text)) and Path(text).is_file():
             return ResolvedModel(Path(text).stem, Path(text))
         raise unknown_name(text, catalogue, tuple(model.name for model in store.models()))
     if manifest is None:
@@ -74,11 +74,3 @@ def resolve_in(
     path = store.path_of(manifest)
     store.mark_used(manifest)
     return ResolvedModel(manifest.name, path, entry)
-
-
-def _is_there(path: Path) -> bool:
-    """Whether `path` exists; False too for a text that no file system takes as a path, such as an endless name."""
-    try:
-        return path.exists()
-    except OSError:
-        return False
