@@ -131,8 +131,12 @@ class RowAttention:
 
         def page_block(page: Value, largest: list[Value]) -> list[Value]:
             numbers = [e.min(e.add(page, i), e.sub(stop, 1)) for i in range(together)]
-            addresses = [self._keys_of(table, number) for number in numbers]
-            values = [] if shape.pages.values_are_keys else [self._values_of(table, n) for n in numbers]
+            addresses = [self.shape.recent_keys(self.e, self.keys, table, number) for number in numbers]
+            values = (
+                []
+                if shape.pages.values_are_keys
+                else [self.shape.recent_values(self.e, self.values, table, n) for n in numbers]
+            )
             parts = width // unroll
 
             def channels(channel: Value, sums: list[Value]) -> list[Value]:
@@ -275,7 +279,7 @@ class RowAttention:
 
         def recent_run(start: Value, stop: Value, sums: list[Value]) -> list[Value]:
             def page_values(page: Value, sums: list[Value]) -> list[Value]:
-                address = self._values_of(table, page)
+                address = self.shape.recent_values(self.e, self.values, table, page)
                 own = [e.at(row, e.mul(page, 4 * LANES)) for row in weights]
                 keys, steps = self.next_keys.page(e, shape, page), LANES // unroll
 
@@ -321,7 +325,7 @@ class RowAttention:
 
         def block(channel: Value, _: list[Value]) -> None:
             def page_values(page: Value, sums: list[Value]) -> list[Value]:
-                address = self._keys_of(table, page)
+                address = self.shape.recent_keys(self.e, self.keys, table, page)
                 weights = [e.load(F32X16, self._score(head, page)) for head in range(self.count)]
                 for k in range(together):
                     keys = kind.load_channel(e, address, e.add(channel, k))
@@ -367,14 +371,6 @@ class RowAttention:
             inverse = e.splat(e.div(1.0, e.load(F32, self._state(State.TOTAL), 4 * head)), LANES)
             target = e.at(self.output, 4 * head * self.shape.value_dim)
             store_head(e, self.shape.value_dim, e.at(self.sums, head * self.sum_stride), inverse, target)
-
-    def _keys_of(self, table: Value, number: Value) -> Value:
-        page = self.shape.recent_page(self.e, load_index(self.e, table, number))
-        return self.e.at(self.keys, self.e.mul(page, self.shape.recent.key_head_bytes))
-
-    def _values_of(self, table: Value, number: Value) -> Value:
-        page = self.shape.recent_page(self.e, load_index(self.e, table, number))
-        return self.e.at(self.values, self.e.mul(page, self.shape.recent.value_head_bytes))
 
     def _score(self, head: int, page: Value) -> Value:
         return self.e.at(self.scores, self.e.mul(page, 4 * LANES), head * self.score_stride)

@@ -7,6 +7,7 @@ from enum import IntEnum
 from typing import TYPE_CHECKING
 
 from .ir_types import F32X16, Value
+from .operation import load_index
 from .page_types import LANES, PagePoolValue, PageShape, padded
 from .quantised_pages import QuantisedPages, recent_shape
 from .softmax import CHUNK, merge, merge_factors
@@ -53,6 +54,14 @@ class AttentionShape:
     def recent_page(self, e: Emitter, entry: Value) -> Value:
         """The number of a page that rows are written to: its entry is ~number in a quantised cache."""
         return entry if self.sealed is None else e.bit_xor(entry, -1)
+
+    def recent_keys(self, e: Emitter, keys: Value, table: Value, number: Value) -> Value:
+        """Where the keys of the page at place `number` of a table are, from a head's `keys` on."""
+        return e.at(keys, e.mul(self.recent_page(e, load_index(e, table, number)), self.recent.key_head_bytes))
+
+    def recent_values(self, e: Emitter, values: Value, table: Value, number: Value) -> Value:
+        """Its values, in the same way."""
+        return e.at(values, e.mul(self.recent_page(e, load_index(e, table, number)), self.recent.value_head_bytes))
 
     @property
     def query_stride(self) -> int:

@@ -133,7 +133,7 @@ class TileAttention:
         def recent_run(first: Value, stop: Value, _: Sequence[Value]) -> Sequence[Value]:
             def page_scores(page: Value, _: list[Value]) -> None:
                 numbers = [e.min(e.add(page, i), e.sub(stop, 1)) if i else page for i in range(self.together)]
-                addresses = [self._keys_of(table, number) for number in numbers]
+                addresses = [self.shape.recent_keys(self.e, self.keys, table, number) for number in numbers]
 
                 def block(row: Value, _: list[Value]) -> None:
                     base = e.at(query, e.mul(row, self.query_stride))
@@ -293,7 +293,7 @@ class TileAttention:
 
         def recent_run(start: Value, stop: Value, sums: list[Value]) -> list[Value]:
             def page_values(page: Value, sums: list[Value]) -> list[Value]:
-                address = self._values_of(table, page)
+                address = self.shape.recent_values(self.e, self.values, table, page)
                 weights = e.at(base, e.mul(page, 4 * LANES))
 
                 def slots(slot: Value, sums: list[Value]) -> list[Value]:
@@ -322,14 +322,6 @@ class TileAttention:
             by_zeros, unit = (e.load(F32, array, e.mul(own, 4)) for array in (self.by_zeros, self.value_units))
             sums.extend(sealed.value_sum(integers[t * together + i], by_zeros, unit) for i in range(together))
         return walk_runs(e, table, first_page, pages, sums, recent_run, lambda _, __, values: values)
-
-    def _keys_of(self, table: Value, number: Value) -> Value:
-        page = self.shape.recent_page(self.e, load_index(self.e, table, number))
-        return self.e.at(self.keys, self.e.mul(page, self.shape.recent.key_head_bytes))
-
-    def _values_of(self, table: Value, number: Value) -> Value:
-        page = self.shape.recent_page(self.e, load_index(self.e, table, number))
-        return self.e.at(self.values, self.e.mul(page, self.shape.recent.value_head_bytes))
 
     def _state(self, which: State, row: Value) -> Value:
         return self.e.at(self.state, 64 * which, self.e.mul(row, 4))
