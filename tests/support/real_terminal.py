@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import shlex
 import shutil
 import subprocess
@@ -23,7 +24,8 @@ class Terminal:
     ) -> None:
         if shutil.which("tmux") is None:
             pytest.skip("tmux is not here: no real terminal to test in")
-        self._socket = str(folder / "tmux.sock")
+        # A name of its own: a server that is still leaving would take in the next command and die with it.
+        self._socket = str(folder / f"{secrets.token_hex(4)}.sock")
         words = [f"{name}={value}" for name, value in variables.items()]
         line = shlex.join(["env", *words, *command]) + "; echo LEFT WITH $?; sleep 60"
         size = ["-x", str(columns), "-y", str(rows)]
@@ -31,7 +33,9 @@ class Terminal:
 
     def _tmux(self, *arguments: str) -> str:
         command = ["tmux", "-S", self._socket, *arguments]
-        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=20).stdout
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE)
+        assert done.returncode == 0, f"{shlex.join(command)}: {done.stderr}"
+        return done.stdout
 
     @property
     def screen(self) -> str:
@@ -61,7 +65,8 @@ class Terminal:
 
     def close(self) -> None:
         """End everything that runs in it."""
-        subprocess.run(["tmux", "-S", self._socket, "kill-server"], capture_output=True, check=False, timeout=20)
+        command = ["tmux", "-S", self._socket, "kill-server"]
+        subprocess.run(command, capture_output=True, check=False, timeout=PATIENCE)
 
 
 def python(*arguments: str) -> list[str]:
