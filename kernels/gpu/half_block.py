@@ -41,43 +41,55 @@ class HalfBlock:
         formats = Format.NONE if half.hot is None else self._dense.input_formats(flow, half.hot)
         return formats if half.gates is None else formats | flow.formats(half.gates.matrices)
 
-    def run(
+    def begin(self, flow: Flow, half: GpuHalf | GpuExpertHalf) -> None:
+        """Send the residual, and what goes with it, to the CPU: as early as it is known."""
+        if isinstance(half, GpuExpertHalf):
+            self._send_mixture(flow, half)
+        else:
+            self._send_neurons(flow, half)
+
+    def finish(
         self,
         flow: Flow,
         half: GpuHalf | GpuExpertHalf,
         scale: float,
+        aside: bool,
         next_norm: GpuNorm | None,
         formats: Format,
     ) -> None:
-        """residual += scale * post_norm(hot(x) + cold(x)); then x = next_norm(residual)."""
-        part = self._mixture(flow, half) if isinstance(half, GpuExpertHalf) else self._neurons(flow, half)
+        """residual += scale * post_norm(hot(x) + cold(x)); then x = next_norm(residual).
+
+        `aside`: attention's sum in the workspace's `extra` joins it.
+        """
         space, rows = self._machine.workspace, flow.rows
         width = space.residual.shape[1]
-        if part is not None and part.extra is not None:  # a shared expert's sum is there already
-            cold = self._meeting.receive(half.layer, self._number, rows, space.qkv, copy=True)
-            extra = part.extra[: rows * width].view(rows, width)
-            if part.extra_gate is not None:
-                extra.mul_(part.extra_gate[:rows, None].sigmoid())
-            extra.add_(cold)
-            part = replace(part, extra_gate=None)
-        else:
-            cold = self._meeting.receive(half.layer, self._number, rows, space.extra)
-            part = Part(cold, 1, 0, width) if part is None else replace(part, extra=cold)
+        part = self._hot(flow, half, space.extra if aside else None)
+        waiting = space.extra if aside else None if part is None else part.extra
+        cold = self._meeting.receive(half.layer, self._number, rows, space.cold, copy=waiting is not None)
+        if waiting is not None:  # a shared expert's sum, attention's, or both are there already
+            waiting = waiting[: rows * width].view(rows, width)
+            if part is not None and part.extra_gate is not None:
+                waiting.mul_(part.extra_gate[:rows, None].sigmoid())
+            cold.add_(waiting)
+        part = Part(cold, 1, 0, width) if part is None else replace(part, extra=cold, extra_gate=None)
         flow.add_part(part, scale, half.post_norm, next_norm, formats)
 
-    def _mixture(self, flow: Flow, half: GpuExpertHalf) -> Part | None:
+    def _hot(self, flow: Flow, half: GpuHalf | GpuExpertHalf, extra: torch.Tensor | None) -> Part | None:
+        if isinstance(half, GpuExpertHalf):
+            return None if half.hot is None else self._experts.product(flow, half.hot, extra)
+        return None if half.hot is None else self._dense.product(flow, half.hot, self._machine.workspace.parts)
+
+    def _send_mixture(self, flow: Flow, half: GpuExpertHalf) -> None:
         space, rows = self._machine.workspace, flow.rows
         if not half.block.router_reads_layer_input:
             self._experts.route(flow, half, flow.x)
         self._meeting.divide(space.chosen, space.shares, half.table, rows * half.block.top_k)
         self._meeting.send(half.layer, self._number, space.residual, rows, None, 0)
-        return None if half.hot is None else self._experts.product(flow, half.hot, None)
 
-    def _neurons(self, flow: Flow, half: GpuHalf) -> Part | None:
+    def _send_neurons(self, flow: Flow, half: GpuHalf) -> None:
         space, rows = self._machine.workspace, flow.rows
         gates = None
         if half.gates is not None:
             gates = space.gates[: rows * half.gates.rows].view(rows, -1)
             flow.product_whole(half.gates, flow.x, space.gates)
         self._meeting.send(half.layer, self._number, space.residual, rows, gates, half.hot_neurons)
-        return None if half.hot is None else self._dense.product(flow, half.hot, space.parts)

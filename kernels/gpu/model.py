@@ -190,10 +190,6 @@ class ModelBuilder:
             raise UnsupportedModelError(
                 "the GPU executor has no parallel blocks with norms after them", hint="Use --device cpu."
             )
-        if layer.parallel and index in self._splits:
-            raise UnsupportedModelError(
-                "parallel blocks cannot be divided between the card and the CPU yet", hint="Use --device cpu."
-            )
         return GpuLayer(
             index,
             self._latent(attention) if isinstance(attention, LatentAttention) else self._attention(attention),

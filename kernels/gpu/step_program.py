@@ -120,6 +120,10 @@ class StepProgram:
         if experts is not None and experts.block.router_reads_layer_input:
             self._experts.route(flow, experts, flow.raw())
         attention = layer.attention
+        half = block if isinstance(block, GpuHalf | GpuExpertHalf) else None
+        if layer.parallel and half is not None:  # the CPU need not wait for attention, which it does not read
+            flow.need(block.norm, self._block_formats(block) | self._attention.input_formats(attention))
+            self._halves().begin(flow, half)
         flow.need(attention.norm, self._attention.input_formats(attention))
         self._attention.run(flow, layer)
         if layer.parallel:
@@ -130,10 +134,12 @@ class StepProgram:
             self._attention.finish(
                 flow, attention, layer.residual_scale, block.norm, formats, finished=experts is not None
             )
+            if half is not None:
+                self._halves().begin(flow, half)
         next_norm = self._model.head_norm if following is None else following.attention.norm
         formats = self._head_formats() if following is None else self._attention.input_formats(following.attention)
-        if isinstance(block, GpuHalf | GpuExpertHalf):
-            self._halves().run(flow, block, layer.residual_scale, next_norm, formats)
+        if half is not None:
+            self._halves().finish(flow, half, layer.residual_scale, layer.parallel, next_norm, formats)
             return
         runner = self._experts if experts is not None else self._feed_forward
         runner.run(flow, block, layer.residual_scale, layer.parallel, next_norm, formats)  # type: ignore[arg-type]

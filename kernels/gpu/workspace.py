@@ -61,6 +61,7 @@ class Workspace:
     best_values: torch.Tensor
     best_ids: torch.Tensor
     gates: torch.Tensor
+    cold: torch.Tensor
 
     @property
     def nbytes(self) -> int:
@@ -161,6 +162,7 @@ def make_workspace(gpu: Gpu, model: GpuModel, vectors: VectorProducts, rows: int
         best_values=floats(max(outputs, few) * 64 * 64),
         best_ids=integers(max(outputs, few) * 64 * 64),
         gates=floats(many * gates),
+        cold=floats(many * hidden if halves or expert_halves else 1),
     )
 
 

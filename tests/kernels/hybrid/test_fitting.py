@@ -162,35 +162,3 @@ def test_without_its_packages_the_hybrid_says_what_to_install(
     monkeypatch.setattr(registry, "find_spec", lambda _: None)
     with pytest.raises(UnsupportedModelError, match="needs torch and triton"):
         registry.open_executor(_model(spec_maker, "dense"), "hybrid", ExecutorOptions())
-
-
-@pytest.mark.parametrize("kind", ["relu", "experts"])
-def test_the_card_and_the_cpu_give_what_the_reference_gives(kind: str, spec_maker: Callable[..., Any]) -> None:
-    pytest.importorskip("torch")
-    pytest.importorskip("triton")
-    from localllm.kernels.executor import ExecutorOptions
-    from localllm.kernels.hybrid.executor import HybridExecutor
-    from localllm.kernels.hybrid.gpu_device import GpuDevice
-    from localllm.kernels.hybrid.placement import uniform_placement
-    from localllm.kernels.reference import ReferenceExecutor
-    from localllm.kernels.single_sequence import simple_step
-
-    maker = spec_maker()
-    block = maker.feed_forward(64, activation=Activation.RELU)
-    if kind == "experts":
-        block = maker.experts(count=4, shared=maker.feed_forward(32, norm=None), shared_gate=maker.linear(1, 64))
-    spec = maker.model(Layer(maker.attention(), block))
-    options = ExecutorOptions(threads=1, max_rows=8)
-    made = HybridExecutor(spec, uniform_placement(spec, 0.5), GpuDevice, options)
-    reference = ReferenceExecutor(spec, options)
-    for executor in (made, reference):
-        executor.allocate_kv((2,), "f32", (0,))
-    for start, rows in ((0, 6), (6, 1)):
-        step = simple_step(made.layout, np.arange(3, 3 + rows), start)
-        np.testing.assert_allclose(made.forward(step), reference.forward(step), rtol=0, atol=1e-3)
-    events = made.timeline()
-    assert {event["name"] for event in events if event["ph"] == "X"} == {
-        "layer 0: hot half, then waiting",
-        "layer 0: cold half",
-    }
-    made.close()
