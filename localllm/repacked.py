@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from typing import TYPE_CHECKING
 
 from .engine.sessions import model_fingerprint
@@ -27,5 +28,6 @@ def repacked_file(file: GGUFFile) -> Path | None:
     digest = hashlib.sha256()
     for path in file.paths:
         facts = path.stat()
-        digest.update(f"{path.resolve()}\n{facts.st_size} {facts.st_mtime_ns} {model_fingerprint(path)}\n".encode())
+        digest.update(os.fsencode(path.resolve()))
+        digest.update(f"\n{facts.st_size} {facts.st_mtime_ns} {model_fingerprint(path)}\n".encode())
     return Paths.from_environment().repacked / f"{digest.hexdigest()[:32]}.tiles"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from .loading import LOAD_SETTINGS
-from .options import load_options, sampling_options, split_options
+from .options import Text, load_options, sampling_options, split_options
 
 if TYPE_CHECKING:
     from localllm.chat.models import ModelSource
@@ -40,7 +40,7 @@ def has_screen() -> bool:
 @click.argument("model", required=False)
 @click.option("--url", help="Talk to an OpenAI endpoint, such as http://127.0.0.1:8080/v1, instead of a model here.")
 @click.option("--plain", is_flag=True, help="Lines instead of a screen: for screen readers and simple terminals.")
-@click.option("--system", help="System prompt of new chats.")
+@click.option("--system", type=Text(), help="System prompt of new chats.")
 @click.option("--open", "number", type=click.IntRange(1), help="Go on with this chat (its number is in /chats).")
 @click.option("--last", is_flag=True, help="Go on with the newest chat.")
 @load_options

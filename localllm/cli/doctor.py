@@ -11,10 +11,13 @@ from typing import Any
 
 import click
 
+GET_GPU = "pip install 'localllm[gpu]'"
 OPTIONAL = {  # distribution -> (what it is for, how to get it)
-    "torch": ("running on a GPU", "pip install 'localllm[gpu]'"),
-    "triton": ("running on a GPU", "pip install 'localllm[gpu]'"),
+    "torch": ("only for running on a GPU", GET_GPU),
+    "triton": ("only for running on a GPU, on Linux", GET_GPU),
+    "matplotlib": ("only for charts: profile --picture, bench --plot", "pip install 'localllm[plot]'"),
 }
+GET_DRIVER = "a card of NVIDIA's needs its driver, from the system's packages or nvidia.com/drivers; no CUDA toolkit"
 
 
 def collect(measure: bool) -> dict[str, Any]:
@@ -38,6 +41,8 @@ def collect(measure: bool) -> dict[str, Any]:
         "gpu_note": found.gpu_note,
         "kernel_cache": _contents(cache_directory() / "kernels"),
         "gpu_kernel_cache": _contents(triton_cache()),
+        "folders": {name: _state(path) for name, path in _folders().items()},
+        "settings_error": _settings_error(),
         "packages": {name: _version(name) for name in ("numpy", "numba", "llvmlite", *OPTIONAL)},
     }
     if measure:
@@ -56,6 +61,34 @@ def triton_cache() -> Path:
 def _contents(folder: Path) -> dict[str, Any]:
     files = [path for path in folder.rglob("*") if path.is_file()] if folder.is_dir() else []
     return {"path": str(folder), "files": len(files), "bytes": sum(path.stat().st_size for path in files)}
+
+
+def _folders() -> dict[str, Path]:
+    from localllm.paths import Paths
+
+    paths = Paths.from_environment()
+    return {"settings": paths.config, "models": paths.models, "cache": paths.cache}
+
+
+def _state(folder: Path) -> dict[str, Any]:
+    """Whether files can be made there, and how many bytes are free."""
+    from localllm.store.disk import free_bytes
+
+    existing = next(path for path in (folder, *folder.parents) if path.exists())
+    writable = existing.is_dir() and os.access(existing, os.W_OK | os.X_OK)
+    return {"path": str(folder), "writable": writable, "free_bytes": free_bytes(folder)}
+
+
+def _settings_error() -> str | None:
+    """What is wrong with the settings, or None."""
+    from localllm.errors import ConfigurationError
+    from localllm.settings import Settings
+
+    try:
+        Settings.load()
+    except ConfigurationError as error:
+        return str(error)
+    return None
 
 
 def _version(distribution: str) -> str | None:
@@ -86,12 +119,17 @@ def doctor(quick: bool, as_json: bool) -> None:
             f"GPU         {gpu['name']}: {gpu['free_bytes'] / gib:.1f} of {gpu['total_bytes'] / gib:.1f} GiB free"
         )
     if not facts["gpus"]:
-        click.echo(f"GPU         none: {facts['gpu_note']}")
+        click.echo(f"GPU         none: {facts['gpu_note']} ({GET_DRIVER})")
     cache = facts["kernel_cache"]
     click.echo(f"kernels     {cache['files']} compiled files, {cache['bytes'] / 2**20:.1f} MiB in {cache['path']}")
     cache = facts["gpu_kernel_cache"]
     if facts["packages"]["triton"]:
         click.echo(f"GPU kernels {cache['files']} compiled files, {cache['bytes'] / 2**20:.1f} MiB in {cache['path']}")
+    for name, folder in facts["folders"].items():
+        remedy = "" if folder["writable"] else "; CANNOT BE WRITTEN: set LOCALLLM_HOME to a folder that can"
+        click.echo(f"{name:<12}{folder['path']}, {folder['free_bytes'] / gib:.1f} GiB free{remedy}")
+    if facts["settings_error"]:
+        click.echo(f"            {facts['settings_error']}")
     for name, (purpose, remedy) in OPTIONAL.items():
         version = facts["packages"][name]
-        click.echo(f"{name:<12}{version or f'not installed (only for {purpose}): {remedy}'}")
+        click.echo(f"{name:<12}{version or f'not installed ({purpose}): {remedy}'}")

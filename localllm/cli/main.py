@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import io
 import os
 import sys
 from typing import TYPE_CHECKING, Any
@@ -78,6 +79,9 @@ def cli(ctx: click.Context) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> Any:
     """Run the command line and exit: 0 fine, 1 the error was explained, 2 wrong usage, 130 interrupted."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
+            stream.reconfigure(errors="replace")  # a terminal that lacks a letter shows ? in its place
     try:
         cli.main(args=None if arguments is None else list(arguments), prog_name="localllm", standalone_mode=False)
         sys.stdout.flush()
@@ -92,6 +96,11 @@ def main(arguments: Sequence[str] | None = None) -> Any:
         sys.exit(error.exit_code)
     except LocalLLMError as error:
         click.echo(f"error: {error}", err=True)
+        sys.exit(1)
+    except UnicodeEncodeError as error:
+        where = ascii(error.object[max(error.start - 20, 0) : error.end + 20])
+        click.echo(f"error: {where} has letters that this system's encoding ({error.encoding}) lacks", err=True)
+        click.echo("  set LC_ALL=C.UTF-8, or PYTHONUTF8=1", err=True)
         sys.exit(1)
     except OSError as error:
         _give_up_output(error)

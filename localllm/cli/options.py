@@ -28,6 +28,15 @@ class Size(click.ParamType[int]):
         return int(float(match[1]) * _UNITS[(match[2] or "").lower()])
 
 
+class Text(click.ParamType[str]):
+    """Words for a model. Where the system's encoding could not read them they are UTF-8, as everywhere else."""
+
+    name = "text"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        return str(value).encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+
+
 _LOAD = (
     click.option(
         "--device", type=click.Choice(["auto", "cpu", "cuda", "hybrid", "reference"]), help="Where to compute."
@@ -71,7 +80,7 @@ _SAMPLING = (
     click.option("--xtc-probability", type=click.FloatRange(0, 1), help="How often XTC drops the top choices."),
     click.option("--xtc-threshold", type=click.FloatRange(0, 1), help="Probability that makes a top choice for XTC."),
     click.option("--seed", type=click.IntRange(0), help="The same seed gives the same text."),
-    click.option("--stop", multiple=True, help="Stop before this text; may be given several times."),
+    click.option("--stop", type=Text(), multiple=True, help="Stop before this text; may be given several times."),
     click.option("--ignore-eos", is_flag=True, default=None, help="Go on after the model's own end."),
 )
 

@@ -14,7 +14,7 @@ from localllm.errors import RequestError
 from localllm.events import Finished, PromptProgress, TextDelta
 
 from .loading import open_model
-from .options import load_options, sampling_options, split_options
+from .options import Text, load_options, sampling_options, split_options
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -80,9 +80,9 @@ def summary(finished: Finished) -> str:
 
 @click.command()
 @click.argument("model")
-@click.argument("prompt", required=False)
+@click.argument("prompt", type=Text(), required=False)
 @click.option("--file", type=click.Path(exists=True, dir_okay=False), help="Read (more of) the prompt from a file.")
-@click.option("--system", help="System prompt.")
+@click.option("--system", type=Text(), help="System prompt.")
 @click.option("--raw", is_flag=True, help="Continue the text as it is, without the chat template.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object at the end instead of streaming text.")
 @click.option("--verbose", "-v", is_flag=True, help="Say on stderr what is loaded and how fast it went.")

@@ -47,7 +47,13 @@ class ConversationStore:
             self._database.execute("PRAGMA synchronous = NORMAL")
             self._database.execute("PRAGMA foreign_keys = ON")
             migrate(self._database, version)
-        except (sqlite3.Error, OSError) as error:
+        except (sqlite3.OperationalError, OSError) as error:  # the file may be fine
+            reason = error.strerror if isinstance(error, OSError) else error
+            raise ConfigurationError(
+                f"the chats in {path} cannot be opened: {reason}",
+                hint="make the folder writable, or set LOCALLLM_HOME to one that is",
+            ) from error
+        except sqlite3.Error as error:
             raise ConfigurationError(
                 f"the chats in {path} cannot be opened: {error}", hint="move the file away to start with an empty list"
             ) from error

@@ -35,9 +35,10 @@ def check_catalogue_name(name: str) -> str:
 
 def file_key(name: str) -> str:
     """A file name for `name`: one per name without regard to case, no separators, at most 150 characters."""
-    key = quote(name.lower(), safe="")
+    data = name.lower().encode("utf-8", "surrogatepass")
+    key = quote(data, safe="")
     if len(key) > 150:
-        key = f"{key[:100]}-{hashlib.sha256(name.lower().encode()).hexdigest()[:32]}"
+        key = f"{key[:100]}-{hashlib.sha256(data).hexdigest()[:32]}"
     return key
 
 

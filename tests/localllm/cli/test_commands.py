@@ -154,6 +154,25 @@ def test_doctor_says_what_is_here_and_what_is_missing(capsys: pytest.CaptureFixt
     assert "processor" in out
 
 
+def test_doctor_explains_settings_that_cannot_be_read_and_folders_that_cannot_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    home = tmp_path / "a file"
+    home.write_text("", encoding="utf-8")
+    monkeypatch.setenv("LOCALLLM_HOME", str(home))
+    code, out, _ = run(capsys, "doctor", "--quick")
+    assert code == 0
+    assert "CANNOT BE WRITTEN: set LOCALLLM_HOME" in out
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    (folder / "settings.toml").write_text("thread = 3", encoding="utf-8")
+    monkeypatch.setenv("LOCALLLM_HOME", str(folder))
+    code, out, _ = run(capsys, "doctor", "--quick")
+    assert code == 0
+    assert "did you mean threads" in out
+    assert "CANNOT" not in out
+
+
 def test_doctor_shows_where_gpu_kernels_are_kept(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
