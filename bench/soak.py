@@ -2,11 +2,11 @@
 
     python bench/soak.py MODEL OTHER [--minutes 60] [--seed 1] [--json docs/benchmarks/soak.json]
 
-Two processes: `localllm serve` with both models and room for one at a time, so that it changes models all the time, with
-three clients that stream, hang up (before the first byte, in the prompt, in the text), ask for several answers and
-send nonsense; and this one, in which a person chats, stops answers, asks again, opens old chats and changes the model.
-Every ten seconds the resident memory, threads and file handles of both are written down. An answer of the server with a
-status of 500 or more (503 excepted: busy, try again) and any exception in the chat ends the run with an error.
+Two processes: `localllm serve` with both models and room for one at a time, so that it changes models all the time,
+with three clients that stream, hang up (before the first byte, in the prompt, in the text), ask for several answers
+and send nonsense; and this one, in which a person chats, stops answers, asks again, opens old chats and changes the
+model. Every ten seconds the resident memory, threads and file handles of both are written down. An answer of the server
+with a status of 500 or more (503 excepted: busy, try again) and any exception in the chat ends the run with an error.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 EVERY = 10.0  # seconds between two looks
 CLIENTS = 3
-WORDS = "the sea a small boat and then why does light bend in water tell me more about glass list three".split()
+TEXT = "the sea a small boat and then why does light bend in water tell me more about glass list three"
 NONSENSE = (b"", b"{", b"[]", b'{"model": 3}', b'{"model": "nobody", "messages": []}', b"\xff\xfe", b"[" * 5000)
 
 
@@ -56,17 +56,18 @@ class Tally:
         self.ended.set()
 
 
-def question(choice: random.Random, words: int) -> str:
+def question(choice: random.Random, length: int) -> str:
     """Words that do not repeat a prefix for long."""
-    return " ".join(choice.choice(WORDS) for _ in range(words))
+    words = TEXT.split()
+    return " ".join(choice.choice(words) for _ in range(length))
 
 
 def chat(desk: ChatDesk, models: list[str], choice: random.Random, tally: Tally) -> None:
     """A person at the chat, until the end."""
     while not tally.ended.is_set():
-        what = choice.choices(
-            ["send", "stop", "again", "new", "open", "switch", "delete"], [40, 20, 10, 10, 10, 5, 5]
-        )[0]
+        what = choice.choices(["send", "stop", "again", "new", "open", "switch", "delete"], [40, 20, 10, 10, 10, 5, 5])[
+            0
+        ]
         chats = desk.store.conversations(limit=20)
         if what == "new":
             desk.new()
