@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from .draft import NOTHING, Draft, chain
-from .suffixes import SuffixAutomaton
+from .endings import Endings
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -13,8 +13,7 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-MOST_TOKENS = 1 << 16  # of the text that are searched; then it is the newer half of them
-_SHORTEST = 2  # tokens of a match
+MOST_TOKENS = 1 << 16  # the latest ones of the text, which are searched
 
 
 class LookupDrafter:
@@ -24,28 +23,21 @@ class LookupDrafter:
 
     def __init__(self, most_tokens: int = MOST_TOKENS) -> None:
         self._most_tokens = most_tokens
-        self._automaton = SuffixAutomaton()
-        self._start = 0  # the text's token that is the automaton's first
+        self._endings = Endings(most_tokens)
 
     def draft(self, tokens: Sequence[int], most: int, hidden: npt.NDArray[np.float32] | None = None) -> Draft:
         """The tokens behind the latest occurrence of the longest ending that occurred before."""
-        self._follow(tokens)
-        length = self._automaton.match_length
-        if length < _SHORTEST:
+        self._endings.extend(tokens[self._endings.count :])
+        length = self._endings.match_length
+        if not length:
             return NOTHING
-        at = self._start + self._automaton.match_end + 1
+        at = self._endings.match_end + 1
         found = list(tokens[at : at + most])
         period = len(tokens) - at
         while len(found) < most:  # the match overlaps the end: the text repeats itself
             found.append(found[-period])
-        return chain(found, min(length, 64).bit_length())
-
-    def _follow(self, tokens: Sequence[int]) -> None:
-        if len(tokens) - self._start > self._most_tokens:
-            self._automaton = SuffixAutomaton()
-            self._start = len(tokens) - self._most_tokens // 2
-        self._automaton.extend(tokens[self._start + self._automaton.count :])
+        return chain(found, length.bit_length())
 
     def close(self) -> None:
         """Forget the text."""
-        self._automaton = SuffixAutomaton()
+        self._endings = Endings(self._most_tokens)

@@ -41,7 +41,7 @@ def test_token_by_token_is_as_all_at_once(text: list[int], most: int) -> None:
     assert again.draft(text, most).tokens == LookupDrafter().draft(text, most).tokens or len(draft) == most
 
 
-def test_an_endless_text_is_searched_in_its_newer_half() -> None:
+def test_an_endless_text_is_searched_in_its_latest_tokens() -> None:
     drafter, text = LookupDrafter(most_tokens=64), []
     for token in range(200):
         text.append(token)
