@@ -48,6 +48,7 @@ class Job:
         self.generation = generation
         self.index = index
         self.precedence = (-request.priority, order, index)
+        self.call = request.call or f"#{order}"  # what takes turns with others
         self.sampler = sampler
         self.text = text
         self.constraint: Constraint | None = request.constraint() if request.constraint is not None else None

@@ -19,8 +19,9 @@ class Request:
     """Token ids to continue. `n` answers with seeds seed, seed + 1, ...; they share the prompt's computation.
 
     `sinks`: leading tokens that a sliding window must keep (the system prompt). Higher `priority` goes first; requests
-    of one `client` do not hold up those of others. `deadline` in seconds from submission. `constraint` makes a grammar
-    for each answer. `reader` gets the outputs of the prompt's rows (the prompt is then computed anew). `show_special`
+    of one `client` do not hold up those of others, and all answers of one `call` (by default: of this request) have one
+    turn among the client's calls. `deadline` in seconds from submission. `constraint` makes a grammar for each answer.
+    `reader` gets the outputs of the prompt's rows (the prompt is then computed anew). `show_special`
     puts the text of control tokens into the answer.
     """
 
@@ -30,6 +31,7 @@ class Request:
     n: int = 1
     priority: int = 0
     client: str = ""
+    call: str = ""
     deadline: float | None = None
     constraint: Callable[[], Constraint] | None = None
     reader: RowReader | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -57,21 +58,24 @@ class Scheduler:
         self._reader_rows = max(1, OUTPUT_VALUES // vocabulary_size)
         self._work = 0.0  # rows computed so far: the clock of `haste`
         self._last_output = Output.LOGITS
-        self._blocked_at = -1  # the cache's release count when the first waiting job did not fit
+        self._blocked: tuple[Job, int] | None = None  # did not fit, at this release count of the cache
 
     # ---- who runs
 
     def admit(self) -> None:
         """Let waiting jobs run, while there are slots and pages."""
-        while (job := self.waiting.first()) is not None:
+        while (job := self.waiting.first(self._running_by_call())) is not None:
+            if self.running and self._blocked == (job, self._cache.releases):
+                return
             if len(self.running) >= self._parallel and not self._make_way(job):
                 return
-            if self.running and self._blocked_at == self._cache.releases:
-                return
             if not self._start(job):
-                self._blocked_at = self._cache.releases
+                self._blocked = job, self._cache.releases
                 return
-            self._blocked_at = -1
+            self._blocked = None
+
+    def _running_by_call(self) -> Counter[str]:
+        return Counter(job.call for job in self.running)
 
     def _start(self, job: Job, *, reuse: bool = True) -> bool:
         protected = job.request.sinks or 0
@@ -97,10 +101,16 @@ class Scheduler:
         return len(self.running) < self._parallel
 
     def _make_way(self, job: Job) -> bool:
-        """Preempt the last running job if it matters less than this one."""
+        """Preempt the last running job if it matters less than this one, or one of a call that has several slots."""
         last = self.running[-1]
         if last.request.priority >= job.request.priority:
-            return False
+            counts = self._running_by_call()
+            most = max(counts.values())
+            if counts[job.call] or most < 2 or not self._cache.can_fork:  # without shared pages all is computed anew
+                return False
+            last = [running for running in self.running if counts[running.call] == most][-1]
+            if last.request.priority > job.request.priority:
+                return False
         self.preempt(last)
         return True
 

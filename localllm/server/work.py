@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import uuid
+from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
@@ -25,6 +27,7 @@ class Work:
         self.served = lease.served
         self.model = lease.model
         self.generations: list[Generation] = []
+        self._call = uuid.uuid4().hex
         self._lease: Lease | None = lease
 
     @classmethod
@@ -41,7 +44,7 @@ class Work:
     async def submit(self, make: Callable[[], list[Request]]) -> list[Generation]:
         """Prepare requests aside (templates and tokenizers take time) and hand them to the engine."""
         for request in await asyncio.to_thread(make):
-            self.generations.append(self.model.engine.submit(request))
+            self.generations.append(self.model.engine.submit(replace(request, call=self._call)))
         return self.generations
 
     def close(self) -> None:

@@ -14,10 +14,11 @@ from integer_executor import IntegerExecutor
 
 from localllm.cache import PoolSizes
 from localllm.completion import collect
-from localllm.engine import Engine, NextTokenLogprobs, Request
+from localllm.engine import Engine, Generation, NextTokenLogprobs, Request
 from localllm.engine.budget import LEAST, LONGEST_STEP, StepBudget
 from localllm.errors import ContextLengthError, RequestError
 from localllm.kernels.single_sequence import logits_of
+from localllm.kernels.step import Step
 from localllm.sampling import SamplingParameters
 from scripts import GatedExecutor, complete, saying
 
@@ -97,6 +98,78 @@ def test_clients_take_turns_and_higher_priorities_go_first(make_engine: MakeEngi
     for generation in [first, *generations]:
         collect(generation)
     assert order_of(executor) == [1, 40, 10, 20, 30, 11, 21, 12, 50]
+
+
+def test_many_answers_to_one_call_leave_a_slot_to_others(make_engine: MakeEngine) -> None:
+    """What has all slots gives one up at once; its answers go on where they were, and come out as if alone."""
+
+    class Watching(GatedExecutor):
+        def forward(self, step: Step) -> npt.NDArray[np.float32]:
+            seen.append((bool(others) and all(other.done for other in others), many.done))
+            return super().forward(step)
+
+    seen: list[tuple[bool, bool]] = []
+    others: list[Generation] = []
+    executor = Watching()
+    engine = make_engine(executor, parallel=4)
+    parameters = SamplingParameters(max_tokens=12, temperature=1.0, seed=3, ignore_eos=True)
+    many = engine.submit(Request([1] * 20, parameters, n=20))
+    executor.release(3)
+    for _ in range(4):
+        assert executor.entered.acquire(timeout=60)
+    assert engine.usage().running == 4
+    others += [engine.submit(Request([token] * 20, parameters)) for token in (2, 3, 4, 5)]
+    executor.release(1000)
+    alone = [collect(make_engine().submit(Request([token] * 20, parameters))).ids for token in (2, 3, 4, 5)]
+    assert [collect(other).ids for other in others] == alone
+    found: dict[int, list[int]] = {}
+    for index, event in many.merged():
+        found.setdefault(index, []).extend(getattr(event, "ids", ()))
+    solo: dict[int, list[int]] = {}
+    for index, event in make_engine(parallel=20).submit(Request([1] * 20, parameters, n=20)).merged():
+        solo.setdefault(index, []).extend(getattr(event, "ids", ()))
+    assert found == solo
+    assert (True, False) in seen  # the four were all answered before the twenty
+
+
+def test_the_requests_of_one_call_have_one_turn(make_engine: MakeEngine) -> None:
+    executor = GatedExecutor()
+    engine = make_engine(executor)
+    first = engine.submit(Request([1] * 3, SamplingParameters(max_tokens=1)))
+    assert executor.entered.acquire(timeout=60)
+    plan = [(10, "many"), (11, "many"), (12, "many"), (20, ""), (30, "")]
+    generations = [
+        engine.submit(Request([token] * 3, SamplingParameters(max_tokens=1), call=call)) for token, call in plan
+    ]
+    executor.release(100)
+    for generation in [first, *generations]:
+        collect(generation)
+    assert order_of(executor) == [1, 10, 20, 30, 11, 12]
+
+
+def test_no_call_starves_while_others_keep_coming(make_engine: MakeEngine) -> None:
+    """A new call comes with every step: each waits for at most one answer of the call that has many."""
+
+    class Inviting(GatedExecutor):
+        def forward(self, step: Step) -> npt.NDArray[np.float32]:
+            if len(others) < 40:
+                others.append(engine.submit(Request([2] * 20, parameters)))
+            return super().forward(step)
+
+    others: list[Generation] = []
+    parameters = SamplingParameters(max_tokens=1)
+    executor = Inviting()
+    engine = make_engine(executor, prefix_cache=False)
+    many = engine.submit(Request([1] * 20, parameters, n=4))
+    low = engine.submit(Request([3] * 20, parameters, priority=-1))
+    executor.release(1000)
+    for generation in (low, *others):
+        collect(generation)
+    order = order_of(executor)
+    assert order.count(1) == 4
+    assert order[:10].count(1) == 4
+    assert (order[-1], order.count(3)) == (3, 1)
+    assert many.done
 
 
 def test_a_higher_priority_takes_the_slot_and_the_other_goes_on_later(make_engine: MakeEngine) -> None:
