@@ -7,6 +7,11 @@ from pathlib import Path
 
 import platformdirs
 import pytest
+from hypothesis import HealthCheck, settings
+
+# How long an example takes says something about the machine, nothing about the code.
+settings.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("unhurried")
 
 DATA = Path(__file__).resolve().parent / "data"
 

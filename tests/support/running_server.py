@@ -27,7 +27,7 @@ class Running:
     thread: threading.Thread
     address: tuple[str, int]
     models: list[ScriptedModel]
-    client: httpx2.Client = field(default_factory=lambda: httpx2.Client(verify=False, timeout=20))
+    client: httpx2.Client = field(default_factory=lambda: httpx2.Client(verify=False, timeout=60))
 
     @property
     def url(self) -> str:
@@ -37,7 +37,7 @@ class Running:
     @property
     def model(self) -> ScriptedModel:
         """The model that was loaded first, once it is."""
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         while not self.models and time.monotonic() < deadline:
             time.sleep(0.005)
         return self.models[0]
@@ -50,7 +50,7 @@ class Running:
     @property
     def openai(self) -> openai.OpenAI:
         """The official client, as a user makes it."""
-        return openai.OpenAI(base_url=f"{self.url}/v1", api_key="none", max_retries=0, timeout=20)
+        return openai.OpenAI(base_url=f"{self.url}/v1", api_key="none", max_retries=0, timeout=60)
 
     def post(self, path: str, body: Any, **headers: str) -> httpx2.Response:
         """POST JSON, or bytes as they are."""
@@ -98,7 +98,7 @@ class Running:
         for model in self.models:
             model.executor.gate.set()
         self.server.handle_exit(15, None)
-        self.thread.join(20)
+        self.thread.join(60)
         assert not self.thread.is_alive()
 
 
@@ -134,11 +134,11 @@ def start_server(
     server = Server(lambda: ModelPool(sources, **(pool or {})), server_options, started_at)
     thread = threading.Thread(target=lambda: asyncio.run(server.serve()), name="server")
     thread.start()
-    assert listening.wait(10)
+    assert listening.wait(60)
     return Running(server, thread, addresses[0], models)
 
 
-def wait_until(condition: Callable[[], bool], seconds: float = 10.0) -> None:
+def wait_until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
     """Until it is true; a failure when that takes too long."""
     deadline = time.monotonic() + seconds
     while not condition():

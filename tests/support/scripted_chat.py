@@ -14,7 +14,7 @@ from localllm.errors import SessionError
 from localllm.events import Event, Finished, PromptProgress, TextDelta, Timings, Usage
 from localllm.kernels.executor import LoadProgress
 
-PATIENCE = 20.0  # seconds until a test that waits for something fails
+PATIENCE = 60.0  # seconds until a test that waits for something fails
 
 
 @dataclass

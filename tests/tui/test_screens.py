@@ -109,7 +109,7 @@ def test_a_pull_shows_its_progress_and_can_be_cancelled(stage: MakeStage) -> Non
     def step(done: int) -> None:
         if done == 500:
             reached.set()
-            assert go.wait(20)
+            assert go.wait(60)
 
     s.models.pull_step = step
 

@@ -69,20 +69,17 @@ def bench() -> Iterator[Bench]:
     made.team.close()
 
 
-@pytest.mark.timeout(60)
 def test_threads_keep_step_whatever_their_number(bench: Bench) -> None:
     for threads in np.random.default_rng(1).integers(1, 5, 60):
         bench.run(int(threads))
 
 
-@pytest.mark.timeout(60)
 def test_parked_threads_wake_up(bench: Bench) -> None:
     for pause in (0.0, 0.05, 0.001, 0.002, 0.003, 0.004, 0.05, 0.0025):
         time.sleep(pause)
         bench.run(4)
 
 
-@pytest.mark.timeout(60)
 def test_a_team_can_be_closed_at_any_time(bench: Bench) -> None:
     bench.run(3)
     bench.team.close()

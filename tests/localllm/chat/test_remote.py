@@ -211,13 +211,13 @@ def test_a_stop_drops_the_connection_at_once(endpoint: Endpoint, lines: list[str
     found: list[Event] = []
     worker = threading.Thread(target=lambda: found.extend(backend.stream(MESSAGES, {})))
     worker.start()
-    end = time.monotonic() + 20
+    end = time.monotonic() + 60
     while (len(found) < len(lines) - 1 or not endpoint.seen) and time.monotonic() < end:
         time.sleep(0.01)
     backend.cancel()
-    worker.join(20)
+    worker.join(60)
     assert not worker.is_alive(), moment
-    assert endpoint.gone.wait(20), moment
+    assert endpoint.gone.wait(60), moment
     assert not any(isinstance(event, Finished) for event in found)
 
 

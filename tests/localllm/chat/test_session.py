@@ -123,7 +123,7 @@ def test_a_stop_reaches_a_backend_that_waits(store: ConversationStore) -> None:
     worker.start()
     gate.wait_until_reached()
     session.stop()
-    worker.join(20)
+    worker.join(60)
     end = found[-1]
     assert isinstance(end, AnswerFinished)
     assert (end.reason, end.usage.completion_tokens, end.usage.prompt_tokens) == ("cancelled", 1, 3)

@@ -39,7 +39,7 @@ def slow_server() -> Iterator[str]:
             self.end_headers()
             self.wfile.write(bytes(min(int(last) - int(first) + 1, 3 << 20)))
             if last != "0":
-                stopped.wait(20)
+                stopped.wait(60)
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.daemon_threads = True

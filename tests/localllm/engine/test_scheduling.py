@@ -36,7 +36,7 @@ def test_a_long_prompt_goes_in_pieces_beside_a_running_answer(make_engine: MakeE
     answer = engine.submit(Request([1] * 20, SamplingParameters(max_tokens=30, ignore_eos=True)))
     executor.release(3)
     for _ in range(4):
-        assert executor.entered.acquire(timeout=20)
+        assert executor.entered.acquire(timeout=60)
     prompt = engine.submit(Request([2] * 200, SamplingParameters(max_tokens=1, ignore_eos=True)))
     executor.release(100)
     assert len(collect(prompt).ids) == 1
@@ -65,7 +65,7 @@ def test_a_short_prompt_does_not_wait_for_a_long_one(make_engine: MakeEngine) ->
     executor = GatedExecutor(max_rows=16)
     engine = make_engine(executor, parallel=2)
     long = engine.submit(Request([1] * 200, SamplingParameters(max_tokens=1, ignore_eos=True)))
-    assert executor.entered.acquire(timeout=20)
+    assert executor.entered.acquire(timeout=60)
     short = engine.submit(Request([2] * 20, SamplingParameters(max_tokens=1, ignore_eos=True)))
     executor.release(100)
     collect(short)
@@ -79,7 +79,7 @@ def test_clients_take_turns_and_higher_priorities_go_first(make_engine: MakeEngi
     executor = GatedExecutor()
     engine = make_engine(executor)
     first = engine.submit(Request([1] * 3, SamplingParameters(max_tokens=1)))
-    assert executor.entered.acquire(timeout=20)
+    assert executor.entered.acquire(timeout=60)
     plan = [
         (10, "a", 0),
         (11, "a", 0),
@@ -178,7 +178,7 @@ def test_a_higher_priority_takes_the_slot_and_the_other_goes_on_later(make_engin
     low = engine.submit(Request([1] * 30, SamplingParameters(max_tokens=20, ignore_eos=True)))
     executor.release(5)
     for _ in range(6):
-        assert executor.entered.acquire(timeout=20)
+        assert executor.entered.acquire(timeout=60)
     high = engine.submit(Request([2] * 30, SamplingParameters(max_tokens=5, ignore_eos=True), priority=1))
     executor.release(100)
     collect(high)
@@ -206,7 +206,7 @@ def test_concurrent_equal_prompts_end_up_on_the_same_pages(make_engine: MakeEngi
     generation = engine.submit(Request([7] * 70, parameters, n=4))
     executor.release(10)
     for _ in range(11):
-        assert executor.entered.acquire(timeout=20)
+        assert executor.entered.acquire(timeout=60)
     assert engine.usage().pages.held <= 4 + 4 * 2
     executor.release(100)
     assert sum(len(list(event.ids)) for _, event in generation.merged() if hasattr(event, "ids")) == 80
@@ -322,7 +322,7 @@ def test_the_executor_is_lent_between_requests(make_engine: MakeEngine) -> None:
         thread.start()
     assert {collect(generation).text for generation in generations} == {"hello hello "}
     for thread in threads:
-        thread.join(20)
+        thread.join(60)
     assert seen == [executor] * 3
     with pytest.raises(ZeroDivisionError), engine.exclusive():
         raise ZeroDivisionError

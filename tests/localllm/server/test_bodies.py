@@ -93,7 +93,7 @@ def test_a_body_that_does_not_come(serve: Serve) -> None:
     from localllm.server.body import BodyLimits
 
     server = serve(body=BodyLimits(seconds=0.2))
-    with socket.create_connection(server.address, timeout=5) as connection:
+    with socket.create_connection(server.address, timeout=60) as connection:
         head = f"POST {PATH} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 9\r\n\r\n"
         connection.sendall(head.encode() + b"{")
         assert b" 408 " in connection.recv(1000)

@@ -38,7 +38,7 @@ def test_running_answers_finish_and_new_ones_are_refused(serve: Serve) -> None:
     while data := whole.recv(100_000):
         reply += data
     assert b'"finish_reason":"stop"' in reply
-    server.thread.join(10)
+    server.thread.join(60)
     assert not server.thread.is_alive()
     streaming.close()
     whole.close()
@@ -51,7 +51,7 @@ def test_an_answer_that_takes_too_long_is_cut(serve: Serve) -> None:
     connection = send(server, asking(True))
     wait_until(lambda: server.model.engine.usage().running == 1)
     server.server.handle_exit(15, None)
-    server.thread.join(15)
+    server.thread.join(60)
     assert not server.thread.is_alive()
     connection.close()
 
@@ -112,7 +112,7 @@ def test_a_model_waits_until_another_is_free(serve: Serve) -> None:
     assert _loads(server) == 1
     waiting.close()
     server.model.executor.gate.set()
-    other.join(10)
+    other.join(60)
     assert replies == [200]
 
 
@@ -152,7 +152,7 @@ def test_loading_once_for_many(serve: Serve) -> None:
     ready = threading.Event()
 
     def load() -> ScriptedModel:
-        ready.wait(10)
+        ready.wait(60)
         return ScriptedModel()
 
     server = serve(load=load)
@@ -163,6 +163,6 @@ def test_loading_once_for_many(serve: Serve) -> None:
     wait_until(lambda: server.active == 5)
     ready.set()
     for thread in threads:
-        thread.join(10)
+        thread.join(60)
     assert replies == [200] * 5
     assert _loads(server) == 1

@@ -25,7 +25,7 @@ def send(server: Running, body: dict[str, Any], path: str = "/v1/chat/completion
     data = json.dumps(body).encode()
     head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
     head += f"Content-Length: {len(data)}\r\n\r\n"
-    connection = socket.create_connection(server.address, timeout=10)
+    connection = socket.create_connection(server.address, timeout=60)
     connection.sendall(head.encode() + data)
     return connection
 
@@ -83,8 +83,8 @@ def test_in_the_middle_of_the_answer(serve: Serve, stream: bool) -> None:
     else:
         wait_until(lambda: len(executor.steps) > 5)
     connection.close()
-    wait_until(lambda: nothing_runs(server), 1.0)
-    assert len(executor.steps) < 500
+    wait_until(lambda: nothing_runs(server))
+    assert len(executor.steps) < 1500  # of 3000
     assert cancelled(server) == 1
 
 
@@ -116,7 +116,7 @@ def test_while_the_model_is_loaded(serve: Serve) -> None:
     ready = threading.Event()
 
     def load() -> ScriptedModel:
-        ready.wait(10)
+        ready.wait(60)
         return ScriptedModel()
 
     server = serve(load=load)
@@ -139,7 +139,7 @@ def test_in_the_middle_of_the_body(serve: Serve) -> None:
             "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\n"
             f"Content-Type: application/json\r\nContent-Length: {len(data)}\r\n\r\n"
         )
-        with socket.create_connection(server.address, timeout=5) as connection:
+        with socket.create_connection(server.address, timeout=60) as connection:
             connection.sendall((head.encode() + data)[:cut])
     assert server.chat(max_tokens=1).status_code == 200
     assert nothing_runs(server)
@@ -183,7 +183,8 @@ def test_several_answers_are_all_cancelled(serve: Serve) -> None:
     connection = send(server, body, "/v1/completions")
     connection.recv(1000)
     connection.close()
-    wait_until(lambda: nothing_runs(server), 2.0)
+    wait_until(lambda: nothing_runs(server))
+    assert len(server.model.executor.steps) < 1500
 
 
 def test_a_thousand_requests_of_all_kinds(serve: Serve) -> None:
@@ -206,11 +207,11 @@ def test_a_thousand_requests_of_all_kinds(serve: Serve) -> None:
                 continue
             if kind == "half":
                 head = "POST /v1/embeddings HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-                with contextlib.suppress(OSError), socket.create_connection(server.address, timeout=5) as connection:
+                with contextlib.suppress(OSError), socket.create_connection(server.address, timeout=60) as connection:
                     connection.sendall(f'{head}Content-Length: 99\r\n\r\n{{"model": '.encode())
                 continue
             if kind == "rubbish":
-                with contextlib.suppress(OSError), socket.create_connection(server.address, timeout=5) as connection:
+                with contextlib.suppress(OSError), socket.create_connection(server.address, timeout=60) as connection:
                     connection.sendall(mine.randbytes(mine.randint(1, 100)))
                 continue
             if kind == "whole":

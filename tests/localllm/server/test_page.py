@@ -86,7 +86,7 @@ def browser() -> Iterator[Browser]:
                 return False
 
         try:
-            wait_until(listens, 30)
+            wait_until(listens)
             one = Browser(client)
             yield one
             one.close()

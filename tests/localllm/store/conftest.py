@@ -193,7 +193,7 @@ class FaultServer:
                     if fault.slow:
                         time.sleep(fault.slow)
                     if fault.stall_after is not None and request.sent >= fault.stall_after:
-                        outer.released.wait(20)
+                        outer.released.wait(60)
                     if len(piece) < min(step, len(body) - start):
                         break
                 if fault.cut_after is not None or fault.no_length or fault.lie_length or fault.stall_after is not None:
@@ -215,7 +215,7 @@ def server() -> Iterator[FaultServer]:
 def network() -> NetworkOptions:
     """Options that retry at once and give up soon."""
     return NetworkOptions(
-        read_timeout=1.0, connect_timeout=2.0, retry=RetryPolicy(attempts=4, base=0.001, ceiling=0.01)
+        read_timeout=3.0, connect_timeout=10.0, retry=RetryPolicy(attempts=4, base=0.001, ceiling=0.01)
     )
 
 

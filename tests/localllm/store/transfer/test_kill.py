@@ -88,7 +88,7 @@ def test_two_pulls_of_one_model_share_one_download(server: FaultServer, store: S
     first = start_pull(store, url)
     second = start_pull(store, url)
     for process in (first, second):
-        process.join(30)
+        process.join(60)
         assert process.exitcode == 0
     assert store.path_of(store.models()[0]).read_bytes() == big_model
     assert store.partials() == []
@@ -108,7 +108,7 @@ def test_removing_while_another_process_pulls_leaves_a_whole_store(
     assert [item.name for item in store.partials()] == ["victim"]
     with pytest.raises(Exception, match="another process"):
         store.remove_partial(store.partials()[0])
-    process.join(30)
+    process.join(60)
     assert process.exitcode == 0
     assert [manifest.name for manifest in store.models()] == ["victim"]
     assert store.path_of(store.models()[0]).read_bytes() == big_model
