@@ -1,9 +1,11 @@
 """Measure what guessing ahead brings: the same answers with and without it, in turn, and how many guesses were right.
 
     python bench/speculation.py MODEL [--speculate auto] [--rounds 3] [--tokens 160] [--threads 2] [--tasks copy prose]
+    python bench/speculation.py MODEL --parallel 1 2 4 8 16
 
 Both models are in memory and answer by turns, so that a busy moment of the machine hits both alike. Ratios are medians
-over the rounds of decode seconds. Answers must be equal, token by token, and the program fails if they are not.
+over the rounds of decode seconds. Answers must be equal, token by token, and the program fails if they are not. With
+`--parallel` so many requests of a kind run at once, each with a number of its own in front; the time is that of all.
 """
 
 from __future__ import annotations
@@ -11,6 +13,8 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
+import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -85,13 +89,22 @@ def main() -> None:
     parser.add_argument("--tasks", nargs="+", choices=sorted({task.kind for task in TASKS}))
     parser.add_argument("--show", action="store_true", help="print the beginning of each answer")
     parser.add_argument("--json", action="store_true")
+    parser.add_argument("--parallel", type=int, nargs="+", help="how many requests at once")
     options = parser.parse_args()
     tasks = [task for task in TASKS if not options.tasks or task.kind in options.tasks]
-    common = {"threads": options.threads, "device": "cpu", "context": 2048}
+    most = max(options.parallel or [1])
+    common = {"threads": options.threads, "device": "cpu", "context": 2048, "parallel": most}
     with (
         LLM(options.model, speculate="off", **common) as plain,
         LLM(options.model, speculate=options.speculate, **common) as guessing,
     ):
+        if options.parallel:
+            print("| kind | at once | tokens | plain tok/s | guessing tok/s | ratio (each round) | guesses | right |")
+            print("|---|---|---|---|---|---|---|---|")
+            for kind in dict.fromkeys(task.kind for task in tasks):
+                for count in options.parallel:
+                    print(together(plain, guessing, kind, count, options), flush=True)
+            return
         results = [measure(plain, guessing, task, options) for task in tasks]
     if options.json:
         print(json.dumps(results, indent=1))
@@ -136,6 +149,41 @@ def measure(plain: LLM, guessing: LLM, task: Task, options: argparse.Namespace) 
         "drafted": usage.drafted_tokens,
         "accepted": usage.accepted_tokens,
     }
+
+
+def together(plain: LLM, guessing: LLM, kind: str, count: int, options: argparse.Namespace) -> str:
+    """A line of the table for `count` requests of a kind at once."""
+    own = [task for task in TASKS if task.kind == kind]
+    prompts = [f"Request {index}. {own[index % len(own)].prompt}" for index in range(count)]
+    seconds: dict[str, list[float]] = {"plain": [], "guessing": []}
+    answers: dict[str, list[Completion]] = {}
+    for turn in range(options.rounds + 1):
+        for name, llm in (("plain", plain), ("guessing", guessing)):
+
+            def ask(prompt: str, llm: LLM = llm) -> Completion:
+                messages = [{"role": "user", "content": prompt}]
+                return llm.chat(messages, max_tokens=options.tokens, temperature=options.temperature, seed=7)
+
+            with ThreadPoolExecutor(count) as pool:
+                began = time.perf_counter()
+                answers[name] = list(pool.map(ask, prompts))
+                took = time.perf_counter() - began
+            if turn:  # the first time prompts are computed; then they are found in the prefix cache
+                seconds[name].append(took)
+    for a, b in zip(answers["plain"], answers["guessing"], strict=True):
+        if a.ids != b.ids:
+            raise SystemExit(f"the answers differ for {count} of {kind}")
+    tokens = sum(len(answer.ids) for answer in answers["plain"])
+    rounds = [a / b for a, b in zip(seconds["plain"], seconds["guessing"], strict=True)]
+    drafted, accepted = (
+        sum(getattr(answer.usage, name) for answer in answers["guessing"])
+        for name in ("drafted_tokens", "accepted_tokens")
+    )
+    rates = " | ".join(f"{tokens / statistics.median(own):.0f}" for own in seconds.values())
+    each = " ".join(f"{ratio:.2f}" for ratio in rounds)
+    share = f"{accepted / drafted:.0%}" if drafted else "-"
+    ratio = f"**{statistics.median(rounds):.2f}** ({each})"
+    return f"| {kind} | {count} | {tokens} | {rates} | {ratio} | {drafted} | {share} |"
 
 
 def row(kind: str, result: dict[str, float | str]) -> str:

@@ -10,7 +10,7 @@ import numpy as np
 
 from localllm.cache import ScheduledRows
 from localllm.kernels.step import Output
-from localllm.speculation import NOTHING, Load
+from localllm.speculation import NOTHING, Ask, Load
 
 from .waiting import FairQueue
 
@@ -140,12 +140,13 @@ class Scheduler:
         planned: list[Planned] = []
         left = self._max_rows
         answering = [job for job in self.running if job.answering and self._output(job) is output]
-        for index, job in enumerate(answering):
+        drafts = self._drafts(answering)
+        for job in answering:
             if job in self.running and left > 0:
                 rows = max(1, min(job.pending, left, self._room(job)))
-                draft = NOTHING
-                if rows == job.pending:
-                    draft = self._draft(job, left - rows, _load(planned, answering[index:]))
+                draft = drafts.get(job, NOTHING) if rows == job.pending else NOTHING
+                if len(draft) > left - rows:
+                    draft = NOTHING
                 self._add(planned, job, rows + len(draft), draft)
                 left = self._max_rows - sum(len(item.rows.tokens) for item in planned)
         prompts = [job for job in self.running if not job.answering and self._output(job) is output]
@@ -196,13 +197,22 @@ class Scheduler:
             return 1 + len(draft)
         return max(1, min(rows, job.kv.length + rows - reader.first))
 
-    def _draft(self, job: Job, most: int, load: Load) -> Draft:
-        most = min(most, self._room(job) - job.pending, job.text.left - 1)
-        if self._speculation is None or most < 1:
-            return NOTHING
-        if job.guide is None:
-            job.guide = self._speculation.begin()
-        return job.guide.draft(job.tokens, most, load, job.hidden)
+    def _drafts(self, answering: Sequence[Job]) -> dict[Job, Draft]:
+        """Guesses for all answers at once, for they compete for the rows of one step."""
+        rows = sum(job.pending for job in answering)
+        if self._speculation is None or rows >= self._max_rows:
+            return {}
+        asks: dict[Job, Ask] = {}
+        for job in answering:
+            if job.guide is None:
+                job.guide = self._speculation.begin()
+            most = min(self._room(job) - job.pending, job.text.left - 1)
+            if most > 0:
+                asks[job] = Ask(job.guide, job.tokens, most, job.hidden)
+        if not asks:
+            return {}
+        drafts = self._speculation.plan(list(asks.values()), Load(rows, len(answering)), self._max_rows - rows)
+        return dict(zip(asks, drafts, strict=True))
 
     def _room(self, job: Job) -> int:
         return 0 if job.kv is None else self._cache.room(job.kv)
@@ -217,10 +227,3 @@ class Scheduler:
         other = Output.HIDDEN if self._last_output is Output.LOGITS else Output.LOGITS
         self._last_output = other if other in kinds else self._last_output
         return self._last_output if self._last_output in kinds else Output.LOGITS
-
-
-def _load(planned: Sequence[Planned], answering: Sequence[Job]) -> Load:
-    """What the step carries without guesses for the first of the jobs that are not planned yet."""
-    rows = sum(len(item.rows.tokens) for item in planned) + sum(job.pending for job in answering)
-    guessed = sum(len(item.draft) for item in planned)
-    return Load(rows, len(planned) + len(answering) + guessed / 2)

@@ -11,8 +11,8 @@ from localllm.cache.full import FullPolicy
 from localllm.errors import ConfigurationError
 from localllm.kernels.kv_layout import PAGE_SIZE
 
-from .adaptive import MOST_GUESSES, AdaptiveSpeculation
-from .draft import NOTHING, Draft
+from .adaptive import AdaptiveSpeculation
+from .draft import MOST_GUESSES, NOTHING, Draft
 from .lookup import LookupDrafter
 
 if TYPE_CHECKING:

@@ -32,19 +32,30 @@ class Drafter(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What a step carries without this sequence's guesses: rows, and tokens that are expected from it."""
+    """What a step carries without guesses: its rows, and the tokens that it brings."""
 
     rows: int
-    tokens: float
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """A sequence whose next tokens may be guessed: at most `most` of them. `hidden` as in `Drafter.draft`."""
+
+    guide: Guide
+    tokens: Sequence[int]
+    most: int
+    hidden: npt.NDArray[np.float32] | None = None
 
 
 class Guide(Protocol):
     """Speculation of one sequence, as the engine sees it."""
 
-    wants_hidden: bool
+    def propose(self, ask: Ask, least: float) -> Proposal:
+        """Guesses for the next step; those less likely than `least` are of no use."""
 
-    def draft(self, tokens: Sequence[int], most: int, load: Load, hidden: npt.NDArray[np.float32] | None) -> Draft:
-        """The guesses that are worth verifying in the next step; none where it does not pay."""
+    def take(self, nodes: Sequence[int]) -> Draft:
+        """These guesses of the last proposal are verified in the next step, the others are not."""
 
     def judge(self, draft: Draft, accepted: Sequence[int]) -> None:
         """The step verified `draft`: these of its guesses were right."""
@@ -53,13 +64,25 @@ class Guide(Protocol):
         """The sequence is over."""
 
 
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """Guesses, the chance of each (that it and all before it are right), and how many to try whatever is expected."""
+
+    draft: Draft
+    chances: Sequence[float]
+    forced: int = 0
+
+
 class Speculation(Protocol):
     """Speculation of one engine; used on its thread only."""
 
-    wants_hidden: bool  # its guides do
+    wants_hidden: bool  # some drafter does
 
     def begin(self) -> Guide:
         """For a new sequence."""
+
+    def plan(self, asks: Sequence[Ask], load: Load, most: int) -> list[Draft]:
+        """The guesses that are worth verifying in the next step, for each sequence; at most `most` in all."""
 
     def observe(self, rows: int, seconds: float) -> None:
         """A step of so many rows, all of them of running answers, took so long."""

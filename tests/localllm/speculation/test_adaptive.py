@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from localllm.speculation import NOTHING, AdaptiveSpeculation, Draft, Load, chain
+from localllm.speculation import NOTHING, AdaptiveSpeculation, Ask, Draft, Guide, Load, chain
 from localllm.speculation.acceptance import Acceptance
 from localllm.speculation.costs import StepCosts
 
@@ -41,6 +41,11 @@ class Guesser:
         pass
 
 
+def plan_one(speculation: AdaptiveSpeculation, guide: Guide, tokens: int, most: int = 15, others: int = 0) -> Draft:
+    """What is verified for one sequence that runs beside `others`."""
+    return speculation.plan([Ask(guide, [0] * tokens, most)], Load(1 + others, 1 + others), 200)[0]
+
+
 def decode(
     guesser: Guesser, chance: Callable[[int], float], seconds: Callable[[int], float], count: int, others: int = 0
 ) -> tuple[float, float]:
@@ -49,7 +54,7 @@ def decode(
     guide, random = speculation.begin(), np.random.default_rng(0)
     made, spent = 0, 0.0
     while made < count:
-        draft = guide.draft([0] * (made + 1), 15, Load(1 + others, 1.0 + others), None)
+        draft = plan_one(speculation, guide, made + 1, others=others)
         accepted = 0
         while accepted < len(draft) and random.random() < chance(made):
             accepted += 1
@@ -97,8 +102,8 @@ def test_a_drafter_that_costs_time_rests_after_losses() -> None:
 
 
 def test_nothing_is_guessed_before_a_step_was_measured() -> None:
-    guide = AdaptiveSpeculation(lambda: (Guesser(1, cheap=True),)).begin()
-    assert guide.draft([1], 15, Load(1, 1.0), None) == NOTHING
+    speculation = AdaptiveSpeculation(lambda: (Guesser(1, cheap=True),))
+    assert plan_one(speculation, speculation.begin(), 1) == NOTHING
 
 
 def test_the_likeliest_part_of_a_tree_is_kept() -> None:
@@ -111,7 +116,7 @@ def test_the_likeliest_part_of_a_tree_is_kept() -> None:
         speculation.observe(1, rising(1))
         speculation.experience.judge(Draft((1, 2), (-1, 0), (1, 1)), [0, 1])
         speculation.experience.judge(Draft((3,), (-1,), (2,)), [])
-    assert speculation.begin().draft([1], 15, Load(1, 1.0), None).tokens == (1, 2)
+    assert plan_one(speculation, speculation.begin(), 1).tokens == (1, 2)
 
 
 def test_the_first_step_of_a_size_says_nothing() -> None:
@@ -155,7 +160,7 @@ def test_the_next_sequence_inherits_a_rest() -> None:
     for _ in range(20):
         guide = speculation.begin()
         for step in range(40):
-            draft = guide.draft([0] * (step + 1), 15, Load(1, 1.0), None)
+            draft = plan_one(speculation, guide, step + 1)
             speculation.observe(1 + len(draft), rising(1 + len(draft)))
             if len(draft):
                 guide.judge(draft, [])
@@ -169,7 +174,75 @@ def test_a_free_drafter_goes_first_and_a_costly_one_fills_in() -> None:
     speculation.observe(1, rising(1))
     guide = speculation.begin()
     for _ in range(60):
-        draft = guide.draft([0], 4, Load(1, 1.0), None)
+        draft = plan_one(speculation, guide, 1, most=4)
         if len(draft):
             guide.judge(draft, range(len(draft)) if draft.grades[0] == 2 else [])
     assert draft.grades[:1] == (2,)
+
+
+def decode_together(
+    chances: Sequence[float], seconds: Callable[[int], float], count: int
+) -> tuple[float, float, list[int]]:
+    """(seconds with guesses, seconds without, guesses of each) of sequences whose guesses are right that often."""
+    speculation = AdaptiveSpeculation(lambda: (Guesser(1, cheap=True),))
+    guides, random = [speculation.begin() for _ in chances], np.random.default_rng(0)
+    made, guessed, spent, worth = [0] * len(chances), [0] * len(chances), 0.0, 0.0
+    while sum(made) < count:
+        asks = [Ask(guide, [0] * (done + 1), 15) for guide, done in zip(guides, made, strict=True)]
+        drafts = speculation.plan(asks, Load(len(chances), len(chances)), 200)
+        rows = len(chances) + sum(map(len, drafts))
+        spent += seconds(rows)
+        speculation.observe(rows, seconds(rows) * random.uniform(0.9, 1.2))
+        for index, draft in enumerate(drafts):
+            accepted = 0
+            while accepted < len(draft) and random.random() < chances[index]:
+                accepted += 1
+            if len(draft):
+                guides[index].judge(draft, range(accepted))
+            made[index] += 1 + accepted
+            guessed[index] += len(draft)
+            worth += (1 + accepted) * seconds(len(chances)) / len(chances)
+    return spent, worth, guessed
+
+
+def crowded(rows: int) -> float:
+    """Up to four rows cost little, then each as much as the fifth part of a step of one."""
+    return 5 * MILLISECONDS * (1 + 0.1 * min(rows - 1, 3) + 0.2 * max(0, rows - 4))
+
+
+@pytest.mark.parametrize("chance", [0.02, 0.5, 0.8, 0.97])
+@pytest.mark.parametrize("count", [2, 8, 16])
+def test_batches_are_never_slower(chance: float, count: int) -> None:
+    spent, plain, _ = decode_together([chance] * count, crowded, 300 * count)
+    assert spent < 1.03 * plain
+
+
+def test_right_guesses_pay_in_batches_too() -> None:
+    spent, plain, _ = decode_together([0.97] * 2, crowded, 1000)
+    assert spent < 0.7 * plain
+    spent, plain, _ = decode_together([0.97] * 8, crowded, 3000)
+    assert spent < 0.97 * plain
+
+
+def test_the_rows_of_a_step_go_to_those_who_use_them_best() -> None:
+    spent, plain, guessed = decode_together([0.95, 0.3, 0.3, 0.3], crowded, 3000)
+    assert spent < plain
+    assert guessed[0] > 3 * max(guessed[1:])
+
+
+def test_at_most_so_many_guesses_in_all() -> None:
+    speculation = AdaptiveSpeculation(lambda: (Guesser(1, cheap=True),))
+    for _ in range(50):
+        speculation.observe(1, rising(1))
+        speculation.experience.judge(chain([1] * 4, 1), range(4))
+    asks = [Ask(speculation.begin(), [1], most) for most in (15, 15, 2)]
+    drafts = speculation.plan(asks, Load(3, 3), 7)
+    assert sum(map(len, drafts)) == 7
+    assert len(drafts[2]) <= 2
+
+
+def test_larger_steps_share_what_is_known_of_them() -> None:
+    costs = StepCosts()
+    for rows in (1, 8, 41, 38, 39, 41, 38, 43):
+        costs.observe(rows, rising(rows))
+    assert costs.seconds(40) == pytest.approx(rising(40), rel=0.1)

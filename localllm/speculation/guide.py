@@ -1,0 +1,113 @@
+"""Speculation of one sequence: whom to ask for guesses, and how likely these are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from .acceptance import Acceptance
+from .draft import MOST_GUESSES, NOTHING, ROOT, merge
+from .protocol import Proposal
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from .draft import Draft
+    from .ledger import Ledger
+    from .protocol import Ask, Drafter
+
+_PATIENCE = 4  # drafts in a row of which nothing was worth verifying
+_NAPS = (16, 256)  # steps without drafts after a loss: the first time, and at most
+_FORCED = 2  # guesses verified after a nap, whatever is expected of them
+_NONE = Proposal(NOTHING, ())
+_HOPE = 0.2  # weight of the newest draft in what is expected of a drafter that costs time
+
+
+@dataclass(slots=True)
+class Standing:
+    """What the last sequence left to the next: how long drafters that cost time would have rested next."""
+
+    nap: int = 0
+
+
+class AdaptiveGuide:
+    """Drafters that cost nothing are always heard; others where they promise more, and not for a while after losses."""
+
+    def __init__(self, drafters: Sequence[Drafter], experience: Acceptance, ledger: Ledger, standing: Standing) -> None:
+        self._cheap = [drafter for drafter in drafters if drafter.cheap]
+        self._costly = [drafter for drafter in drafters if not drafter.cheap]
+        self._acceptance = Acceptance(memory=0.95, weight=6, parent=experience)
+        self._ledger, self._standing = ledger, standing
+        self._draft: Draft = NOTHING
+        self._asked = 2  # guesses of a drafter that costs time: one more than was worth verifying the last time
+        self._hope = 1.0  # tokens that a draft of those that cost time is expected to bring
+        self._asked_costly = False
+        self._in_vain = 0
+        self._nap, self._next_nap = standing.nap, max(_NAPS[0], standing.nap)
+        self._woke = False  # from a nap: one try, whatever is expected
+
+    def propose(self, ask: Ask, least: float) -> Proposal:
+        """Guesses for the next step; those less likely than `least` are of no use."""
+        most = min(ask.most, MOST_GUESSES)
+        self._asked_costly, forced = False, 0
+        draft = merge([drafter.draft(ask.tokens, most, ask.hidden) for drafter in self._cheap])
+        chances = self._chances(draft, least)
+        promised = sum(chances)
+        if self._costly and promised < self._hope and not self._resting():
+            least, forced, self._woke = (0.0, _FORCED, False) if self._woke else (least, 0, False)
+            most = min(most, self._asked)
+            costly = merge([drafter.draft(ask.tokens, most, ask.hidden) for drafter in self._costly])
+            promise = sum(self._chances(costly, least))
+            self._hope += _HOPE * (promise - self._hope)
+            draft = merge((costly, draft) if promise > promised else (draft, costly))
+            chances = self._chances(draft, least)
+            self._asked_costly = True
+        if not chances:
+            draft = NOTHING
+        self._draft = draft
+        return Proposal(draft, chances, forced) if chances else _NONE
+
+    def _chances(self, draft: Draft, least: float) -> list[float]:
+        """Of each guess; none at all where even the likeliest is less likely than `least`."""
+        if not len(draft):
+            return []
+        rates: dict[int, float] = {}
+        chances: list[float] = []
+        for parent, grade in zip(draft.parents, draft.grades, strict=True):
+            rate = rates.get(grade)
+            if rate is None:
+                rate = rates[grade] = self._acceptance.rate(grade)
+            chances.append(rate if parent < 0 else rate * chances[parent])
+            if parent < 0 and len(chances) == 1 and rate < least and ROOT not in draft.parents[1:]:
+                return []
+        return chances if max(chances) >= least else []
+
+    def take(self, nodes: Sequence[int]) -> Draft:
+        """These guesses of the last proposal are verified in the next step, the others are not."""
+        chosen = self._draft.keep(nodes)
+        if self._asked_costly:
+            self._in_vain = 0 if len(chosen) else self._in_vain + 1
+            self._asked = max(chosen.depths(), default=0) + 1
+            if self._ledger.in_debt or self._in_vain >= _PATIENCE:
+                self._nap, self._next_nap = self._next_nap, min(2 * self._next_nap, _NAPS[1])
+        return chosen
+
+    def _resting(self) -> bool:
+        if self._nap == 0:
+            return False
+        self._nap -= 1
+        self._woke = self._nap == 0
+        return True
+
+    def judge(self, draft: Draft, accepted: Sequence[int]) -> None:
+        """The step verified `draft`: these of its guesses were right."""
+        self._acceptance.judge(draft, accepted)
+        self._ledger.settle(len(draft), len(accepted))
+        if accepted and (not self._ledger.in_debt or len(accepted) == len(draft)):
+            self._nap, self._next_nap = 0, _NAPS[0]
+
+    def close(self) -> None:
+        """The sequence is over; those that rested, rest in the next one."""
+        self._standing.nap = self._next_nap if self._nap else 0
+        for drafter in (*self._cheap, *self._costly):
+            drafter.close()
