@@ -1,0 +1,141 @@
+"""Make docs/benchmarks.md of the figures in docs/benchmarks/*.json: `python bench/page.py [--check]`.
+
+`asked.json` holds what was asked for and what was seen, row by row, with the source of each figure; `fuzz.json` and
+`tests.json` hold what `bench/fuzz` and the tests said; the other files are written by `bench/all.py` and
+`bench/soak.py`. `--check` writes nothing and fails when the page differs.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+FIGURES = ROOT / "docs" / "benchmarks"
+PAGE = ROOT / "docs" / "benchmarks.md"
+PARTS = ("cpu", "tiles", "speculation", "kv", "needle", "stream", "gpu", "hybrid")
+MARKS = {"yes": "held", "no": "**missed**", "part": "in part", "open": "not measured"}
+UNITS = {"rss_mb": "MB resident", "private_mb": "MB private", "threads": "threads", "handles": "file handles"}
+INTRODUCTION = """# Benchmarks, and what was promised
+
+Made by `python bench/page.py` of the figures in `docs/benchmarks/`; `python bench/all.py` measures them anew. Every row
+says where its figure comes from. Tokens per second mean little without the machine, so beside them stands the
+share of what its memory allows, measured in the same run.
+"""
+
+
+def read(name: str) -> Any:
+    """The figures of a file, or None when it is not there."""
+    path = FIGURES / f"{name}.json"
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+
+
+def speed_table(results: list[dict[str, Any]]) -> list[str]:
+    """Tokens per second by model and thread count."""
+    lines = ["| model | threads | prompt tok/s | answer tok/s | MB a token | GB/s | of the memory's GB/s |"]
+    lines.append("|---|---|---|---|---|---|---|")
+    for facts in results:
+        used = facts["decode_tokens_per_second"] * facts["weight_bytes_per_token"]
+        lines.append(
+            f"| {Path(facts['model']).name} | {facts['threads']} | {facts['prefill_tokens_per_second']:,.0f} "
+            f"| {facts['decode_tokens_per_second']:.0f} | {facts['weight_bytes_per_token'] / 1e6:.1f} "
+            f"| {used / 1e9:.1f} | {used / facts['memory_bandwidth']:.0%} of {facts['memory_bandwidth'] / 1e9:.1f} |"
+        )
+    return lines
+
+
+def part(name: str) -> list[str]:
+    """A measured part: what, when, where, with which command, and what came out."""
+    facts = read(name)
+    if facts is None:
+        return []
+    lines = ["", f"## {facts['title']}", "", f"`{facts['command']}`, {facts['date']}, {facts['machine']}.", ""]
+    if name == "cpu":
+        note = "Prompts of 512 tokens, answers of 128, f16 KV, medians. The share counts all weights and no KV; a model"
+        more = "with ReLU reads only the neurons that fire, so it can be above 100%."
+        return [*lines, note, more, "", *speed_table(facts["facts"])]
+    return [*lines, "```", *facts["output"], "```"]
+
+
+def asked() -> list[str]:
+    """The table of everything that was asked for."""
+    table = read("asked")
+    lines = ["", "## Asked and seen", "", *table["notes"]]
+    rows = [row for issue in table["issues"] for row in issue["rows"]]
+    counts = {mark: sum(row["held"] == mark for row in rows) for mark in MARKS}
+    lines += ["", ", ".join(f"{counts[mark]} {words.strip('*')}" for mark, words in MARKS.items()) + "."]
+    for issue in table["issues"]:
+        lines += ["", f"### {issue['title']}", "", "| asked | seen | | source |", "|---|---|---|---|"]
+        for row in issue["rows"]:
+            lines.append(f"| {row['asked']} | {row['seen']} | {MARKS[row['held']]} | {row['source']} |")
+    return lines
+
+
+def soak() -> list[str]:
+    """A long time of everything at once."""
+    facts = read("soak")
+    if facts is None:
+        return []
+    done = sum(facts["done"].values())
+    lines = ["", "## A long time of everything at once", ""]
+    lines += [
+        f"`python bench/soak.py` on {facts['begun'][:10]}: {facts['minutes']:.0f} minutes, {done:,} actions of a chat",
+        "and of three clients of a server (whole answers, several at once, clients that hang up or vanish, nonsense;",
+        f"two models, in the server with room for one). Failures: {facts['failure'] or 'none'}.",
+        "",
+        "| | | second quarter, median | last quarter, median | last quarter, most |",
+        "|---|---|---|---|---|",
+    ]
+    for who in ("server", "chat"):
+        for key, unit in UNITS.items():
+            second, last = facts[who]["second_quarter"][key], facts[who]["last_quarter"][key]
+            lines.append(f"| {who} | {unit} | {second['median']:.0f} | {last['median']:.0f} | {last['most']:.0f} |")
+    return lines
+
+
+def fuzz() -> list[str]:
+    """Random input to everything that reads what strangers wrote."""
+    runs = read("fuzz")
+    if runs is None:
+        return []
+    lines = ["", "## Random input", ""]
+    lines += ["`python bench/fuzz AREA INPUT`: anything but an answer or an error in words is a finding.", ""]
+    lines += ["| area | minutes | cases | refused in words | findings left |", "|---|---|---|---|---|"]
+    for run in runs["runs"]:
+        counts = f"{run['minutes']:.0f} | {run['cases']:,} | {run['refused']:,} | {len(run['findings'])}"
+        lines.append(f"| {run['area']} | {counts} |")
+    return [*lines, "", *runs["notes"]]
+
+
+def tests() -> list[str]:
+    """Tests, their time and what they cover."""
+    facts = read("tests")
+    if facts is None:
+        return []
+    lines = ["", "## Tests", "", *facts["notes"], "", "| package | statements | covered |", "|---|---|---|"]
+    lines += [f"| `{name}` | {row['statements']:,} | {row['covered']:.0%} |" for name, row in facts["coverage"].items()]
+    lines += ["", "The slowest tests:", "", "| seconds | test |", "|---|---|"]
+    return lines + [f"| {seconds} | `{name}` |" for seconds, name in facts["slowest"]]
+
+
+def page() -> str:
+    """The whole document."""
+    lines = INTRODUCTION.splitlines()
+    for name in PARTS:
+        lines += part(name)
+    return "\n".join([*lines, *asked(), *soak(), *fuzz(), *tests()]) + "\n"
+
+
+def main() -> None:
+    """Write the page, or compare it."""
+    made = page()
+    if "--check" not in sys.argv:
+        PAGE.write_text(made, encoding="utf-8")
+    elif not PAGE.exists() or PAGE.read_text(encoding="utf-8") != made:
+        raise SystemExit("docs/benchmarks.md differs from docs/benchmarks/*.json: run python bench/page.py")
+
+
+if __name__ == "__main__":
+    main()
