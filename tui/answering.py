@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import threading
 from collections import deque
 from dataclasses import dataclass
@@ -12,11 +11,15 @@ from localllm.chat.session import AnswerDelta, AnswerFinished, PromptRead
 from localllm.errors import LocalLLMError
 from localllm.kernels.executor import LoadProgress
 
+from .markdown import warm_up
+
 if TYPE_CHECKING:
     from collections.abc import Generator
 
     from localllm.chat.desk import ChatDesk
     from localllm.chat.session import SessionEvent
+
+    from .garbage import GarbageTimes
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,15 +60,21 @@ class AnswerThread:
     """
 
     def __init__(
-        self, desk: ChatDesk, answer: Generator[SessionEvent, None, None] | None, *, loading: bool = True
+        self,
+        desk: ChatDesk,
+        answer: Generator[SessionEvent, None, None] | None,
+        garbage: GarbageTimes,
+        *,
+        loading: bool = True,
     ) -> None:
         self._desk = desk
+        self._garbage = garbage
         self._answer = answer
         self._lock = threading.Lock()
         self._closed = answer is not None  # to another answer
         self.backend = desk.backend  # what is loaded, and answers
         self.loading = loading  # the model is on its way
-        self._unfrozen = False
+        self._loads = False  # there was something to load
         self._inbox: deque[WorkEvent] = deque()
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="answer", daemon=True)
@@ -110,10 +119,10 @@ class AnswerThread:
 
     def _run(self) -> None:
         try:
+            warm_up()
             note = self._desk.load(self._progress)
-            if self._unfrozen:
-                gc.collect()
-                gc.freeze()  # else looking through all of a model's objects would hold up keys for 80 ms now and then
+            if self._loads:
+                self._garbage.after_loading()
             self.loading = False
             self._note(note)
             self._inbox.append(Loaded())
@@ -121,6 +130,7 @@ class AnswerThread:
                 self._closed = True
             if self._answer is not None and not self._stopped.is_set():
                 self._note(self._desk.restore())
+                self._garbage.before_answer()
                 for event in self._answer:
                     self._inbox.append(event)
         except LoadStopped:
@@ -132,13 +142,15 @@ class AnswerThread:
         finally:
             self.loading, self._closed = False, True
             self._inbox.append(Ended())
+            if self.answers:
+                self._garbage.after_answer()
 
     def _progress(self, event: LoadProgress) -> None:
         if self._stopped.is_set():
             raise LoadStopped("loading was stopped")
-        if not self._unfrozen:
-            self.loading = self._unfrozen = True
-            gc.unfreeze()
+        if not self._loads:
+            self.loading = self._loads = True
+            self._garbage.before_loading()
         self._inbox.append(event)
 
     def _note(self, text: str) -> None:

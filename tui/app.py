@@ -113,11 +113,12 @@ class ChatApp(App[None]):
     def reload(self) -> None:
         """Show the present chat from the store."""
         store = self.desk.store
+        shown = {turn.message: turn for turn in self.transcript.turns}
         turns = []
         for message in self.desk.messages():
-            versions = [version.id for version in store.branches(message.id)]
-            place = (versions.index(message.id) + 1, len(versions))
-            turns.append(Turn.of(message, place, self._name_of(message.role, message.figures)))
+            place = store.place_among_branches(message)
+            name = self._name_of(message.role, message.figures)
+            turns.append(Turn.of(message, place, name, shown.get(message.id)))
         self.transcript.show(turns)
         self.prompt.remember([turn.text for turn in turns if turn.role == "user"])
         self.readings.model = short_name(self.desk.model)
@@ -267,6 +268,8 @@ class ChatApp(App[None]):
         if text.startswith("/") and "\n" not in text and " " not in text:
             shown = [command for command in COMMANDS if command.name.startswith(text[1:])][:SUGGESTIONS]
         box = self.screen_stack[0].query_one("#suggestions", Static)
+        if not shown and not box.has_class("shown"):
+            return
         box.set_class(bool(shown), "shown")
         rows = [
             Content.assemble(

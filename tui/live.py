@@ -12,6 +12,7 @@ from localllm.errors import LocalLLMError
 from localllm.kernels.executor import LoadProgress
 
 from .answering import AnswerThread, Ended, Failed, Loaded, Noted, WorkEvent
+from .garbage import GarbageTimes
 from .widgets.turn import Turn
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ class LiveAnswer:
         self._app = app
         self.timer: Timer | None = None
         self._thread: AnswerThread | None = None
+        self._garbage = GarbageTimes()
         self._loaded: ChatBackend | None = None  # the model that is ready
         self._turn: Turn | None = None  # the one that is being written
         self._first_delta = 0.0
@@ -68,7 +70,7 @@ class LiveAnswer:
         self._app.readings.phase = "starting"
         self._app.readings.fraction = None
         backend = self._app.desk.backend
-        self._thread = AnswerThread(self._app.desk, answer, loading=backend is not self._loaded)
+        self._thread = AnswerThread(self._app.desk, answer, self._garbage, loading=backend is not self._loaded)
         self._cpu = time.thread_time()
         self._thread.start()
         if self.timer is not None:

@@ -178,6 +178,12 @@ class ConversationStore:
         query = f"SELECT {_MESSAGE} FROM messages WHERE conversation = ? AND parent IS ? ORDER BY id"
         return [_message(row) for row in self._all(query, (own.conversation, own.parent))]
 
+    def place_among_branches(self, message: Message) -> tuple[int, int]:
+        """Which of the messages that share its place it is, from 1, and how many they are."""
+        query = "SELECT sum(id <= ?), count(*) FROM messages WHERE conversation = ? AND parent IS ?"
+        place, count = self._one(query, (message.id, message.conversation, message.parent))
+        return place, count
+
     def choose(self, message: int) -> int:
         """Make the newest line below `message` the conversation's current one; returns its last message."""
         conversation = self.message(message).conversation

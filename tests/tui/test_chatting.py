@@ -284,3 +284,34 @@ def test_a_question_may_be_asked_while_the_model_loads(stage: MakeStage) -> None
         assert s.contents == ["early", "fine"]
 
     s.run(steps, loaded=False)
+
+
+def test_what_is_laid_out_stays_so_when_the_next_answer_comes(stage: MakeStage) -> None:
+    async def steps(s: Stage) -> None:
+        await s.ask("first")
+        answer = s.app.transcript.turns[-1]
+        document = answer.document
+        await s.press("alt+up", "t", "escape")
+        assert answer.thinking_shown
+        await s.ask("second")
+        same = s.app.transcript.turns[1]
+        assert same.document is document
+        assert same.thinking_shown
+        s.store.write(same.message, "changed elsewhere", state="complete")
+        s.app.reload()
+        assert s.app.transcript.turns[1].document is not document
+        assert "changed elsewhere" in s.text
+
+    stage("<think>hm</think>", "It is so.").run(steps)
+
+
+def test_a_long_block_of_code_gets_all_its_colours(stage: MakeStage) -> None:
+    code = "".join(f"def f{number}(): return {number}\n" for number in range(700))
+
+    async def steps(s: Stage) -> None:
+        await s.ask("code")
+        turn = s.app.transcript.turns[-1]
+        await s.until(lambda: not turn.uncoloured)
+        assert sum("code-keyword" in str(row.spans) for row in turn.rows(80)) == 700
+
+    stage(f"```python\n{code}```\n\nDone.").run(steps)

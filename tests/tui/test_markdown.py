@@ -125,6 +125,44 @@ def test_code_is_coloured_when_it_is_done_and_now_and_then_before() -> None:
     assert sum("code-keyword" in str(row.spans) for row in document.rows(80)) == 37
 
 
+def coloured_lines(document: MarkdownDocument) -> int:
+    return sum("code-keyword" in str(row.spans) for row in document.rows(80))
+
+
+def test_a_long_block_is_coloured_slice_by_slice_and_ends_as_if_at_once() -> None:
+    lines = [f"def f{number}(): pass  # " + "x" * (number % 90) for number in range(600)]
+    document = MarkdownDocument("```python\n" + "\n".join(lines) + "\n```\n\nand more")
+    first = coloured_lines(document)
+    assert 0 < first < 600
+    assert document.uncoloured
+    counts = [first]
+    while document.uncoloured:
+        counts.append(coloured_lines(document))
+    assert counts == sorted(counts)
+    assert counts[-1] == coloured_lines(document) >= 600
+    other = MarkdownDocument("```python\n" + "\n".join(lines) + "\n```\n\nand more")
+    while other.rows(50) and other.uncoloured:
+        pass
+    assert other.rows(80) == document.rows(80)
+
+
+@pytest.mark.parametrize("mark", ["-", "1."])
+def test_of_a_long_list_only_the_last_item_is_open(mark: str) -> None:
+    text = "".join(f"{mark} item {number}\n\n  ```py\n  x = {number}\n  ```\n" for number in range(200))
+    text = text.replace("\n\n  ", "\n   ")
+    grown_one = MarkdownDocument(finished=False)
+    parsed = []
+    for start in range(0, len(text), 40):
+        grown_one.append(text[start : start + 40])
+        parsed.append(len(grown_one.open_source))
+    grown_one.append("\nAfter the list.\n\n- another\n")
+    grown_one.finish()
+    whole = MarkdownDocument(text + "\nAfter the list.\n\n- another\n")
+    assert max(parsed) < 4000 < len(text)
+    assert [row.text.strip() for row in grown_one.rows(60)] == [row.text.strip() for row in whole.rows(60)]
+    assert [code.text for code in grown_one.codes] == [code.text for code in whole.codes]
+
+
 def test_an_open_fence_is_never_parsed_again(monkeypatch: pytest.MonkeyPatch) -> None:
     document = MarkdownDocument("text\n\n```\n", finished=False)
     document.rows(80)

@@ -89,12 +89,23 @@ class Quote:
 
 @dataclass(slots=True)
 class Items:
-    """A list; `start` is the first number, None for bullets."""
+    """A list; `start` is the first number, None for bullets. `continued`: earlier items are in the block before."""
 
     items: list[list[Block]]
     start: int | None
     depth: int
     tight: bool
+    continued: bool = False
+
+    @property
+    def next_number(self) -> int:
+        """Of the item that would follow."""
+        return (self.start or 0) + len(self.items)
+
+    def go_on(self, number: int) -> None:
+        """This is the rest of a list, from this number on."""
+        self.continued = True
+        self.start = None if self.start is None else number
 
     def rows(self, width: int, numbering: Numbering) -> list[Row]:
         found: list[Row] = []

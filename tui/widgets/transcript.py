@@ -19,6 +19,7 @@ from textual.strip import Strip
 if TYPE_CHECKING:
     from textual import events
     from textual.selection import Selection
+    from textual.timer import Timer
 
     from localllm.tui.markdown import Row
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 GUTTER = 2  # columns at the left for the bar of the picked turn
 WIDEST = 120  # columns of text; longer lines are hard to read
+COLOURS = 10.0  # a second: slices of a long block of code that is not coloured yet
 STYLES = (
     *("strong", "em", "strike", "link", "address", "h1", "h2", "h3", "rule", "quote", "bullet"),
     *("code", "code-inline", "code-header", "code-comment", "code-keyword", "code-string", "code-number"),
@@ -66,6 +68,11 @@ class Transcript(ScrollView, can_focus=True):
         self._laid_out = 8  # columns that `_ends` was made for
         self._follow = True
         self._styles: dict[str, Style] = {}
+        self._colours: Timer | None = None
+
+    def on_mount(self) -> None:
+        """Colours of long blocks of code come after their text."""
+        self._colours = self.set_interval(1 / COLOURS, self._colour_more, pause=True)
 
     # ---- content
 
@@ -103,6 +110,17 @@ class Transcript(ScrollView, can_focus=True):
         if self._follow:
             self.scroll_end(animate=False, immediate=True, x_axis=False)
         self.refresh()
+        if self._colours is not None and any(turn.uncoloured for turn in self._turns):
+            self._colours.resume()
+
+    def _colour_more(self) -> None:
+        """One turn at a time, from the end, which is mostly what is in view."""
+        turn = next((turn for turn in reversed(self._turns) if turn.uncoloured), None)
+        if turn is not None:
+            turn.version += 1
+            self.changed()
+        elif self._colours is not None:
+            self._colours.pause()
 
     def watch_scroll_y(self, old_value: float, new_value: float) -> None:
         super().watch_scroll_y(old_value, new_value)

@@ -41,13 +41,20 @@ class Turn:
     _made_for: tuple[int, int, bool] = (-1, -1, False)
 
     @classmethod
-    def of(cls, message: Message, branch: tuple[int, int], name: str) -> Turn:
-        """A turn of the store."""
+    def of(cls, message: Message, branch: tuple[int, int], name: str, shown: Turn | None = None) -> Turn:
+        """A turn of the store; from `shown`, the same turn as it was, is taken what need not be laid out again."""
         turn = cls(message.id, message.role, name, branch, message.figures, message.state == "partial")
         turn.reasoning, turn.text = visible(message.reasoning), visible(message.content)
-        if message.role == "assistant":
+        if shown is not None and not shown.live and (shown.message, shown.text) == (turn.message, turn.text):
+            turn.document, turn.unfolded, turn.thinking_shown = shown.document, shown.unfolded, shown.thinking_shown
+        elif message.role == "assistant":
             turn.document = MarkdownDocument(turn.text)
         return turn
+
+    @property
+    def uncoloured(self) -> bool:
+        """Whether the code in it waits for more of its colours, and no more text comes."""
+        return not self.live and self.document.uncoloured
 
     def append(self, kind: Kind, text: str) -> None:
         """More of an answer."""
