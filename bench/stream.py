@@ -5,8 +5,9 @@
 
 `segments` streams the topics of Python's own documentation through a window, the same text in every pass (texts differ
 in difficulty; it is longer than the window, so that a repetition is never in sight), and compares some positions with a
-window of as many tokens that is computed from scratch. `generate` writes one long answer; its speed at the end is
-compared with that of a fresh one, a hundred tokens of each in turn, so that a busy moment of the machine hits both.
+window of as many tokens that is computed from scratch. `generate` writes one long answer and compares the first
+thousand tokens after its window was full with the last; then it goes on with it and with a fresh one whose window is
+full, a hundred tokens of each in turn, so that a busy moment of the machine hits both.
 """
 
 from __future__ import annotations
@@ -15,15 +16,19 @@ import argparse
 import math
 import statistics
 import time
+from array import array
+from typing import Any
 
 import numpy as np
 from kv_loss import python_topics
 
 from localllm.engine.readers import NextTokenLogprobs
+from localllm.events import TextDelta
 from localllm.llm import LLM
 
 SCORED = 64  # positions at the end of each window that is computed from scratch
 PIECE = 100  # tokens of each answer in turn
+MARKS = (100, 1000, 2000, 5000, 10_000, 20_000, 40_000, 60_000, 80_000)  # tokens after which memory is looked at
 
 
 class Windows(NextTokenLogprobs):
@@ -89,38 +94,53 @@ def compare(llm: LLM, ids: list[int], losses: np.ndarray, window: int, samples: 
 
 
 def generate(arguments: argparse.Namespace) -> None:
-    """One long answer; then its next tokens and those of a fresh one in turn."""
-    import psutil
-
-    process = psutil.Process()
-    sampling = {"temperature": 1.0, "seed": 1, "ignore_eos": True}
+    """One long answer, its memory and its first and last thousand; then its next tokens and a fresh one's in turn."""
+    sampling = {"temperature": 1.0, "ignore_eos": True}
     options = {"window": arguments.window, "sinks": 4, "kv": arguments.kv, "parallel": 2}
+    options["speculate"] = arguments.speculate
     with LLM(arguments.model, device="cpu", threads=arguments.threads, **options) as llm:
         prompt = llm.tokenizer.encode(python_topics()[:2000])
-        long = [*prompt, *llm.generate(prompt, max_tokens=1000, **sampling).ids]
-        print(f"after 1,000 tokens: {process.memory_info().rss / 1e6:.0f} MB", flush=True)
-        more = arguments.tokens - 2000
-        done = llm.generate(long, max_tokens=more, **sampling)
-        long += done.ids
-        print(
-            f"{len(done.ids)} more in one answer: {more / done.timings.decode_seconds:.1f} tok/s, "
-            f"{process.memory_info().rss / 1e6:.0f} MB, KV {sum(llm.memory().kv.values()) / 1e6:.1f} MB",
-            flush=True,
-        )
-        fresh = [*prompt, *llm.generate(prompt, max_tokens=arguments.window, **sampling | {"seed": 2}).ids]
+        long = [*prompt, *answer(llm, prompt, arguments, sampling)]
+        fresh = [*prompt, *llm.generate(prompt, max_tokens=2 * arguments.window, seed=2, **sampling).ids]
         speeds: tuple[list[float], list[float]] = [], []
-        for _ in range(10 * arguments.rounds):
-            for answer, own in zip((long, fresh), speeds, strict=True):
-                piece = llm.generate(answer, max_tokens=PIECE, **sampling)
+        for round_number in range(arguments.pieces):
+            for text, own in list(zip((long, fresh), speeds, strict=True))[:: 1 - 2 * (round_number % 2)]:
+                piece = llm.generate(text, max_tokens=PIECE, seed=round_number, **sampling)
                 own.append((PIECE - 1) / piece.timings.decode_seconds)
-                answer += piece.ids
-                assert piece.usage.cached_tokens >= len(answer) - 2 * PIECE - 1, "the answer was computed anew"
-        ratio = statistics.median(old / new for old, new in zip(*speeds, strict=True))
+                text += piece.ids
+                if piece.usage.cached_tokens < len(text) - 2 * PIECE - 1:
+                    raise SystemExit("the cache had lost the answer, so that its beginning was computed anew")
+        ratios = sorted(old / new for old, new in zip(*speeds, strict=True))
         print(
-            f"token {len(long)}: {statistics.median(speeds[0]):.1f} tok/s, of a fresh answer "
-            f"{statistics.median(speeds[1]):.1f}, median of {len(speeds[0])} paired ratios {ratio:.4f}; "
-            f"{process.memory_info().rss / 1e6:.0f} MB"
+            f"token {len(long)}: {statistics.median(speeds[0]):.1f} tok/s, of a fresh answer with a full window "
+            f"{statistics.median(speeds[1]):.1f}; {len(ratios)} paired ratios: median {statistics.median(ratios):.4f}, "
+            f"half of them from {ratios[len(ratios) // 4]:.3f} to {ratios[-1 - len(ratios) // 4]:.3f}"
         )
+
+
+def answer(llm: LLM, prompt: list[int], arguments: argparse.Namespace, sampling: dict[str, Any]) -> list[int]:
+    """Write one long answer; says how much memory there is on the way, and how fast its ends were."""
+    import psutil
+
+    process, ids, times = psutil.Process(), array("i"), array("d")  # arrays: what is measured is not their memory
+    marks = [mark for mark in MARKS if mark < arguments.tokens] + [arguments.tokens]
+    for event in llm.stream(prompt, max_tokens=arguments.tokens, seed=1, **sampling):
+        if isinstance(event, TextDelta):
+            ids.extend(event.ids)
+            times.extend([time.perf_counter()] * len(event.ids))
+            if len(ids) >= marks[0]:
+                print(
+                    f"token {marks.pop(0):6}: process {process.memory_info().rss / 1e6:.1f} MB, KV "
+                    f"{sum(llm.memory().kv.values()) / 1e6:.1f} MB",
+                    flush=True,
+                )
+    first, last = (999 / (times[at + 999] - times[at]) for at in (arguments.window, len(times) - 1000))
+    print(
+        f"{len(ids)} tokens; the first thousand with a full window {first:.1f} tok/s, the last {last:.1f}: "
+        f"{last / first:.4f}; all {(len(times) - 1) / (times[-1] - times[0]):.1f} tok/s",
+        flush=True,
+    )
+    return ids.tolist()
 
 
 def main() -> None:
@@ -137,7 +157,8 @@ def main() -> None:
     parser.add_argument("--samples", type=int, default=20, help="windows to compute from scratch")
     parser.add_argument("--file", type=argparse.FileType("r", encoding="utf-8"), help="another text")
     parser.add_argument("--tokens", type=int, default=100_000)
-    parser.add_argument("--rounds", type=int, default=1, help="thousands of tokens of each answer at the end")
+    parser.add_argument("--pieces", type=int, default=40, help="hundreds of tokens of each answer at the end")
+    parser.add_argument("--speculate", default="auto", help="off: the same work for every token")
     arguments = parser.parse_args()
     (segments if arguments.what == "segments" else generate)(arguments)
 

@@ -141,6 +141,11 @@ class LLM:
         self._executor = executor
 
     @property
+    def kv_type(self) -> KVType:
+        """How the KV cache is stored."""
+        return self._kv
+
+    @property
     def chat_template(self) -> ChatTemplate:
         """The chat template: the model's own, or the one given; RequestError when there is none."""
         if self._template is None:
@@ -223,11 +228,12 @@ class LLM:
             ids += self.tokenizer.encode(str(begun.get("content") or ""), add_bos=False)
         return ids
 
-    def perplexity(self, text: str, context: int = 512) -> float:
+    def perplexity(self, text: str, context: int = 512, *, kv: KVType | None = None) -> float:
         """exp of the mean negative log-likelihood of the second half of each full chunk of `context` tokens.
 
         Chunks do not overlap; each starts with BOS where the model adds one; a partial last chunk is dropped. This is
-        the method of the established reference tools, so values are comparable. RequestError for too short a text.
+        the method of the established reference tools, so values are comparable. `kv`: with another type of cache than
+        the model was opened with, to see what that costs. RequestError for too short a text.
         """
         ids = self.tokenizer.encode(text)
         if len(ids) < context:
@@ -242,7 +248,7 @@ class LLM:
                 chunk = ids[start : start + context]
                 if self.tokenizer.adds_bos and self.tokenizer.bos_id is not None:
                     chunk[0] = self.tokenizer.bos_id
-                logits = logits_of(executor, chunk, kv_type=self._kv, capacity=self._capacity())
+                logits = logits_of(executor, chunk, kv_type=kv or self._kv, capacity=self._capacity())
                 losses.append(_losses(logits[context // 2 : -1], chunk[context // 2 + 1 :]))
         return float(np.exp(np.mean(np.concatenate(losses))))
 

@@ -210,6 +210,35 @@ def test_perplexity_under_a_lossy_policy(tiny: str, tmp_path: Path, capsys: pyte
     assert (code, "write h2o:TOKENS" in err) == (1, True)
 
 
+def test_perplexity_of_a_quantised_cache_says_what_it_costs(
+    tiny: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = tmp_path / "text.txt"
+    text.write_text("A text of some length that a tiny model finds hard. " * 12)
+    command = ["perplexity", tiny, "--file", str(text), "--chunk", "256", "--device", "cpu"]
+    _, out, _ = run(capsys, *command, "--json")
+    exact = json.loads(out)
+    assert "f16_perplexity" not in exact
+    _, out, _ = run(capsys, *command, "--json", "--kv", "q2")
+    rough = json.loads(out)
+    assert rough["f16_perplexity"] == exact["perplexity"] != rough["perplexity"]
+    _, out, _ = run(capsys, *command, "--kv", "q2")
+    cost = 100 * (rough["perplexity"] / exact["perplexity"] - 1)
+    assert f"{exact['perplexity']:.4f}, so q2 costs {cost:+.2f}%" in out
+
+
+def test_perplexity_with_a_window_needs_one_long_pass(
+    tiny: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = tmp_path / "text.txt"
+    text.write_text("A text of some length that a tiny model finds hard. " * 6)
+    command = ["perplexity", tiny, "--file", str(text), "--chunk", "64", "--device", "cpu", "--window", "64"]
+    code, _, err = run(capsys, *command)
+    assert (code, "--stream" in err) == (2, True)
+    code, out, _ = run(capsys, *command, "--stream")
+    assert (code, out.startswith("perplexity ")) == (0, True)
+
+
 def test_a_pipe_is_read_and_a_closed_one_is_no_error(tiny: str) -> None:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     command = [sys.executable, "-m", "localllm", "run", tiny, "--raw", "-n", "3", "--ignore-eos"]

@@ -26,6 +26,7 @@ MakeEngine = Callable[..., Engine]
 PROMPT = np.random.default_rng(5).integers(0, 256, 75).tolist()
 OTHERS = [np.random.default_rng(seed).integers(0, 256, 20 + 30 * seed).tolist() for seed in range(3)]
 SAMPLED: dict[str, Any] = {"max_tokens": 40, "temperature": 0.8, "seed": 42, "logprobs": 3, "ignore_eos": True}
+QUANTISED: dict[str, Any] = {"window": 64, "kv_type": "q8", "pool": PoolSizes((30, 30), (40, 40), 32)}
 GREEDY: dict[str, Any] = {"max_tokens": 40, "ignore_eos": True, "logprobs": 1}
 
 
@@ -90,6 +91,23 @@ def test_answers_to_one_prompt_are_those_of_their_seeds(make_engine: MakeEngine)
             assert essence(collect(events[index])) == expected
         rows = sum(len(step.tokens) for step in executor.steps)
         assert rows <= len(PROMPT) + 4 * 40  # the prompt is computed once
+
+
+@pytest.mark.parametrize("options", [{"window": 64}, {"window": 80, "sinks": 20}, QUANTISED], ids=str)
+@pytest.mark.parametrize("parallel", [1, 3])
+def test_several_answers_in_a_window_are_those_of_their_seeds(
+    make_engine: MakeEngine, options: dict[str, Any], parallel: int
+) -> None:
+    """The prompt is longer than the window, or becomes so in the middle of its answers."""
+    for prompt in (PROMPT, PROMPT[:50]):
+        engine = make_engine(IntegerExecutor((None, 20)), parallel=parallel, **options)
+        generation = engine.submit(Request(prompt, SamplingParameters(**SAMPLED), n=3))
+        events: dict[int, list[Any]] = {index: [] for index in range(3)}
+        for index, event in generation.merged():
+            events[index].append(event)
+        for index in range(3):
+            own = {**SAMPLED, "seed": 42 + index}
+            assert essence(collect(events[index])) == alone(make_engine, prompt, own, windows=(None, 20), **options)
 
 
 @pytest.mark.parametrize("window", [64, 96])

@@ -88,6 +88,24 @@ def test_what_is_not_cached_cannot_be_saved(make_engine: MakeEngine, tmp_path: P
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_full_disk_leaves_the_file_that_was_there(make_engine: MakeEngine, tmp_path: Path) -> None:
+    resource = pytest.importorskip("resource")
+    engine = make_engine(IntegerExecutor((None, 20)))
+    complete(engine, PROMPT[:20], max_tokens=1)
+    engine.save_session(tmp_path / "chat", PROMPT[:20], model="m")
+    before = (tmp_path / "chat").read_bytes()
+    complete(engine, PROMPT, max_tokens=1)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (len(before), limits[1]))  # no file of this process may be longer
+    try:
+        with pytest.raises(SessionError, match=r"cannot be saved to .*chat"):
+            engine.save_session(tmp_path / "chat", PROMPT, model="m")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert [path.name for path in tmp_path.iterdir()] == ["chat"]
+    assert (tmp_path / "chat").read_bytes() == before
+
+
 @pytest.mark.parametrize(
     ("changes", "model", "what"),
     [
