@@ -25,6 +25,10 @@ from .page_types import padded
 from .sparse.active import ActiveLists, active_bytes, compact, count_active
 from .sparse.codes import codes_of, units_of
 from .sparse.columns import NeuronColumns, down_columns, form_of, pack_columns, sizes_of
+from .sparse.levels import level_rows, levels_bytes
+from .sparse.neurons import NeuronRecords, active_neurons, sum_rows
+from .sparse.part_sums import add_sums
+from .sparse.records import RecordForm, pack_records, pack_scales, record_form, scales_size
 from .sparse.rows import NeuronRows, pack_rows, row_bytes, up_rows
 
 if TYPE_CHECKING:
@@ -127,13 +131,106 @@ def add_sparse(
     if lowering.environment.counts is not None:
         address = lowering.environment.counts.address(index, neurons)
         lowering.add(count_active(active=active, counts=address, count=count, kind=Kind.GATE_UP))
+    records = record_form(None if block.gate is None else block.up.weight, block.down.weight, block.down_transposed)
+    source = sources[FLOATS] if block.gate is not None else None
+    if records is None:
+        _add_runs(lowering, name, block, source, active, residual=residual, scale=scale, target=target)
+    else:
+        _add_records(lowering, name, block, records, source, active, residual=residual, scale=scale, target=target)
+
+
+def _add_records(
+    lowering: Lowering,
+    name: str,
+    block: FeedForward,
+    form: RecordForm,
+    source: Rows | None,
+    active: ActiveLists,
+    *,
+    residual: Rows | None,
+    scale: float,
+    target: Rows,
+) -> None:
+    """The neurons that fire, a record each."""
+    workspace, count = lowering.environment.workspace, lowering.count
+    records = _records(lowering, name, block, form)
+    if source is not None and form.up is not None:
+        levels = lowering.local("x levels", levels_bytes(form.blocks))
+        lowering.add(
+            level_rows(
+                source=source,
+                target=levels,
+                blocks=form.blocks,
+                zero_point=0 if form.up.minimum else form.up.zero_point,
+                share=lowering.everyone,
+                kind=Kind.GATE_UP,
+                barrier=not lowering.single,
+            )
+        )
+        source = levels
+    row = 4 * records.outputs
+    sums = workspace.shared("sparse parts", row, sum_rows(records, workspace.max_rows))
+    lowering.add(
+        active_neurons(
+            records,
+            source=source,
+            active=active,
+            sums=sums,
+            part_sum=workspace.private("sparse part", row),
+            positive=block.activation is Activation.RELU_BOTH and source is not None,
+            count=count,
+            kind=Kind.DOWN,
+        ),
+        add_sums(
+            sums=sums,
+            parts=records.parts,
+            bias=_bias(lowering, f"{name} down columns", block.down.bias),
+            target=target,
+            residual=residual,
+            scale=scale,
+            width=padded(block.down.weight.rows),
+            count=count,
+            kind=Kind.DOWN,
+        ),
+    )
+
+
+def _records(lowering: Lowering, name: str, block: FeedForward, form: RecordForm) -> NeuronRecords:
+    weights, neurons = lowering.environment.weights, block.down.weight.columns
+    up, down = None if form.up is None else block.up.weight, block.down.weight
+    address = weights.region(
+        f"{name} records", neurons * form.size, lambda target: pack_records(form, up, down, target)
+    )
+    size = scales_size(form, neurons)
+    scales = weights.region(
+        f"{name} down scales",
+        size * (1 + form.down.minimum),
+        lambda target: pack_scales(form, down, target[:size], target[size:]),
+    )
+    bias = 0 if form.up is None else _bias(lowering, f"{name} up rows", block.up.bias)
+    return NeuronRecords(form, address, scales, scales + size, bias, blocks_of(neurons))
+
+
+def _add_runs(
+    lowering: Lowering,
+    name: str,
+    block: FeedForward,
+    source: Rows | None,
+    active: ActiveLists,
+    *,
+    residual: Rows | None,
+    scale: float,
+    target: Rows,
+) -> None:
+    """The neurons that fire, up rows and down columns for themselves."""
+    workspace, count, blocks = lowering.environment.workspace, lowering.count, active.blocks
     hidden = None
-    if block.gate is not None:
+    if source is not None:
         hidden = workspace.shared("sparse hidden", 4 * BLOCK * (blocks + 1))
         lowering.add(
             up_rows(
                 _rows(lowering, f"{name} up rows", block.up.weight, block.up.bias),
-                source=sources[FLOATS],
+                source=source,
                 active=active,
                 hidden=hidden,
                 positive=block.activation is Activation.RELU_BOTH,
