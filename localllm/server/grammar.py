@@ -44,6 +44,7 @@ class GrammarCompiler:
 
         if isinstance(schema, bool):
             schema = {} if schema else {"not": {}}
+        _check_text(json.dumps(schema, ensure_ascii=False), parameter)
         options: Any = {"whitespace_pattern": JSON_SPACE}
         return self._compile(llguidance.LLMatcher.grammar_from_json_schema(schema, overrides=options), parameter)
 
@@ -51,6 +52,7 @@ class GrammarCompiler:
         """For a whole answer that matches a regular expression."""
         import llguidance
 
+        _check_text(pattern, "regex")
         return self._compile(llguidance.LLMatcher.grammar_from_regex(pattern), "regex")
 
     def lark(self, grammar: str, parameter: str = "grammar") -> llguidance.LLMatcher:
@@ -58,6 +60,7 @@ class GrammarCompiler:
         import llguidance
         from llguidance.gbnf_to_lark import any_to_lark
 
+        _check_text(grammar, parameter)
         try:
             text = any_to_lark(grammar)
         except Exception as error:  # a parser of its own, with errors of many kinds
@@ -167,6 +170,13 @@ class MatcherConstraint:
     def _check(self) -> None:
         if self._matcher.is_error():
             raise RequestError(f"the answer could not be held to its grammar: {_plain(self._matcher.get_error())}")
+
+
+def _check_text(text: str, parameter: str) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise RequestError(f"{parameter} holds half a character (a lone surrogate)", parameter=parameter) from None
 
 
 def _limits() -> llguidance.LLParserLimits:

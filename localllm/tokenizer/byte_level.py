@@ -6,6 +6,7 @@ stand for themselves, the other 68 bytes follow from U+0100 on.
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from localllm.errors import GGUFError
@@ -28,6 +29,7 @@ def _alphabet() -> dict[str, int]:
 
 
 _BYTE_OF_LETTER = _alphabet()
+_NO_TEXT = re.compile("[\ud800-\udfff]")
 
 
 def letters_to_bytes(text: str) -> bytes:
@@ -68,6 +70,9 @@ def _build(vocabulary: Vocabulary, merges: Sequence[str], cuts: PreTokenizer) ->
     try:
         model = models.BPE(by_text, pairs, ignore_merges=cuts.whole_words)
     except Exception:  # the package raises nothing more specific when a merge names a text that is no token
+        for text in [text for text in by_text if _NO_TEXT.search(text)]:  # bytes that are not UTF-8: never in a text
+            left_out.add(text)
+            del by_text[text]
         model = models.BPE(by_text, _known(vocabulary.source, pairs, by_text, left_out), ignore_merges=cuts.whole_words)
     tokenizer = Tokenizer(model)
     splits = [pre_tokenizers.Split(Regex(pattern), "isolated") for pattern in cuts.patterns]

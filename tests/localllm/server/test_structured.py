@@ -154,6 +154,8 @@ def test_grammars_of_both_notations(server: Running, grammar: str) -> None:
     [
         {"regex": "("},
         {"regex": "a(?=b)"},
+        {"regex": "\ud800"},
+        {"grammar": 'root ::= "\udc80"'},
         {"grammar": ""},
         {"grammar": "start: ("},
         {"grammar": "root ::= ["},

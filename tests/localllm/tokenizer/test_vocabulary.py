@@ -78,7 +78,7 @@ def test_kinds_without_a_meaning_are_plain_tokens(byte_level: Make) -> None:
     assert tokenizer.decode(tokenizer.encode("text")) == "text"
 
 
-@pytest.mark.parametrize("texts", [["same", "same"], ["", ""], ["\x00", "a b"], ["▁", "<0x41>"]])
+@pytest.mark.parametrize("texts", [["same", "same"], ["", ""], ["\x00", "a b"], ["▁", "<0x41>"], ["\udc80", "\udc9fa"]])
 def test_odd_tokens_do_no_harm(byte_level: Make, sentence_piece: Make, texts: Sequence[str]) -> None:
     for kind in (1, 2, 3, 4, 5, 6):
         tokenizer = byte_level(extra=[(text, kind) for text in texts])
