@@ -200,12 +200,17 @@ class LLM:
         *,
         tools: Sequence[Mapping[str, Any]] | None = None,
         template_options: Mapping[str, Any] | None = None,
+        begun: Sequence[int] | None = None,
         **sampling: Any,
     ) -> Generation:
-        """The same as the engine's own handle: events, `cancel` from any thread, and the tokens that are kept."""
+        """The same as the engine's own handle: events, `cancel` from any thread, and the tokens that are kept.
+
+        `begun`: the ids of a last message of the assistant, where they are known better than from its text.
+        """
         self._check_open()
         parameters = parameters_of(sampling)
-        ids = self.encode_chat(messages, tools=tools, template_options=template_options)
+        asked = messages if begun is None else messages[:-1]
+        ids = self.encode_chat(asked, tools=tools, template_options=template_options) + list(begun or ())
         return self._submit(ids, parameters, sinks=self.system_prefix(ids, messages, tools))
 
     def encode_chat(

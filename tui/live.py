@@ -194,7 +194,10 @@ class LiveAnswer:
         if self._turn is not None:
             self._turn.finish()
             self._turn = None
+        went_back = self._thread is not None and self._thread.backend is not self._app.desk.backend
         self._thread = None
+        if went_back:
+            self._loaded = None
         self._rest()
         self._app.readings.model = short_name(self._app.desk.model)
         self._app.readings.state, self._app.readings.context = (
@@ -203,6 +206,8 @@ class LiveAnswer:
         )
         self._app.reload()
         self._app.commands.next_waiting()
+        if went_back:  # the model could not be loaded: the one before it is loaded again
+            self._app.load_model()
 
     def _rest(self) -> None:
         ready = self._loaded is self._app.desk.backend

@@ -12,6 +12,10 @@ def attach(name: str) -> str:
     """The file's text between fences, under its name. RequestError when it is no text file or too large."""
     path = expand_user(name.strip().strip("'\""))
     try:
+        if path.is_dir():
+            raise RequestError(f"{path} is a folder", hint="one file at a time: /attach FOLDER/FILE")
+        if path.exists() and not path.is_file():
+            raise RequestError(f"{path} is no ordinary file")
         if not path.is_file():
             raise RequestError(f"there is no file {path}")
         with path.open("rb") as file:

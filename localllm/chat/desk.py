@@ -15,6 +15,7 @@ from localllm.paths import expand_user
 
 from .sampling import changed, effective
 from .session import ChatSession, messages_for_model
+from .visible import visible_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Mapping
@@ -55,6 +56,8 @@ class ChatDesk:
         self._new_sampling = dict(self._sampling)
         self._deleted: list[int] = []
         self._postponed: deque[Callable[[], None]] = deque()  # slow work of leaving a chat or a model
+        self._loaded: ChatBackend | None = None  # the last model that could be loaded
+        self._switching = threading.Lock()
         self._leaving = threading.Lock()  # held by the thread that does that work
         self._returning: int | None = None  # the chat that was opened and not restored yet
 
@@ -117,8 +120,24 @@ class ChatDesk:
         Returns what the person should know, mostly nothing.
         """
         self._finish_leaving()
-        self.backend.load(progress)
+        backend = self.backend
+        try:
+            backend.load(progress)
+        except LocalLLMError as error:
+            if self._go_back(backend):
+                error.message += f"; {visible_line(self.model, 60)} stays in use"
+            raise
+        self._loaded = backend
         return self.restore()
+
+    def _go_back(self, failed: ChatBackend) -> bool:
+        """The model before one that could not be loaded answers again, unless another was chosen meanwhile."""
+        with self._switching:
+            if self._loaded is None or self._loaded is failed or self.backend is not failed:
+                return False
+            self.backend, self._session = self._loaded, None
+        self._name_model()
+        return True
 
     def restore(self) -> str:
         """Put back what was computed for the chat that was opened, where it was saved; returns as `load`."""
@@ -211,10 +230,14 @@ class ChatDesk:
     def use(self, model: str) -> None:
         """Answer with another model from now on; the present one is freed by `load`."""
         backend = self.models.open(model)
-        self._postponed.append(self.backend.close)
-        self.backend, self._session = backend, None
+        with self._switching:
+            self._postponed.append(self.backend.close)
+            self.backend, self._session = backend, None
+        self._name_model()
+
+    def _name_model(self) -> None:
         if self._conversation is not None:
-            self.store.set_field(self._conversation, "model", model)
+            self.store.set_field(self._conversation, "model", self.model)
 
     def rename(self, title: str) -> None:
         """Name the present chat."""

@@ -13,6 +13,7 @@ from localllm.kernels.executor import LoadProgress
 from .backend import ContextState, ModelState
 from .placed import placed
 from .reasoning import KNOWN_TAGS
+from .written import WrittenAnswer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Mapping, Sequence
@@ -39,6 +40,7 @@ class LocalBackend:
         self._llm: LLM | None = None
         self._lock = threading.Lock()
         self._generation: Handle | None = None  # the present or last answer
+        self._written = WrittenAnswer(())
         self._restored = 0  # tokens of the conversation that came from a file
         self._machine: Machine | None = None
         self._gpu_note = ""
@@ -70,9 +72,12 @@ class LocalBackend:
         if self._llm is None:
             raise RequestError(f"{self.name} is not loaded")
         asked = _prepared(messages, self._opening)
-        goes_on = bool(asked) and asked[-1].get("role") == "assistant"
-        self._generation = self._llm.begin_chat(asked, **sampling)
-        return _events(self._generation, "" if goes_on else self._opening)
+        begun: list[int] | None = None
+        if len(asked) > 1 and asked[-1].get("role") == "assistant":
+            begun = self._written.ids_for(asked[:-1], str(asked[-1].get("content") or ""), self._llm.tokenizer)
+        self._generation = self._llm.begin_chat(asked, begun=begun, **sampling)
+        self._written = WrittenAnswer(asked if begun is None else asked[:-1], begun or ())
+        return _events(self._generation, self._written, "" if begun is not None else self._opening)
 
     def cancel(self) -> None:
         """End the present answer at the engine's next step."""
@@ -133,11 +138,13 @@ class LocalBackend:
             llm.close()
 
 
-def _events(generation: Handle, opening: str) -> Generator[Event, None, None]:
+def _events(generation: Handle, written: WrittenAnswer, opening: str) -> Generator[Event, None, None]:
     try:
         if opening:
             yield TextDelta(opening)
-        yield from generation
+        for event in generation:
+            written.add(event)
+            yield event
     finally:
         generation.cancel()
 

@@ -43,27 +43,32 @@ class ChatCaches:
         with contextlib.suppress(OSError):
             (self.folder / f"{conversation}{SUFFIX}").unlink(missing_ok=True)
 
-    def prune(self, chats: Iterable[int]) -> None:
-        """Keep the files of these chats only, and of them the latest that fit into `most_bytes`."""
+    def prune(self, chats: Iterable[int], *, unused_since: float = 0.0) -> int:
+        """Keep the files of these chats only, and of them the latest that fit into `most_bytes`; returns bytes freed.
+
+        `unused_since`: what was not used after that time (Unix, seconds) goes too.
+        """
         names = {f"{chat}{SUFFIX}" for chat in chats}
         files = []
+        freed = 0
         for path in self._files():
             try:
                 status = path.stat()
             except OSError:
                 continue  # another process was quicker
-            if path.name in names:
+            if path.name in names and status.st_mtime >= unused_since:
                 files.append((status.st_mtime, status.st_size, path))
             elif path.name.startswith(".") and time.time() - status.st_mtime < ABANDONED:
                 continue  # another process is writing it
             else:
-                self._remove(path)
+                freed += self._remove(path)
         left = self.most_bytes
         for _, size, path in sorted(files, reverse=True):
             if size <= left:
                 left -= size
             else:
-                self._remove(path)
+                freed += self._remove(path)
+        return freed
 
     def _files(self) -> list[Path]:
         try:
@@ -72,6 +77,10 @@ class ChatCaches:
             return []
 
     @staticmethod
-    def _remove(path: Path) -> None:
-        with contextlib.suppress(OSError):
-            path.unlink(missing_ok=True)
+    def _remove(path: Path) -> int:
+        try:
+            size = path.stat().st_size
+            path.unlink()
+        except OSError:
+            return 0  # another process was quicker, or the folder may not be changed
+        return size

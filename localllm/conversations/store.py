@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sqlite3
@@ -40,7 +41,8 @@ class ConversationStore:
         self._lock = threading.RLock()
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))  # what people write is for nobody else to read
+            os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+            _keep_private(path)
             self._database = sqlite3.connect(path, timeout=10, isolation_level=None, check_same_thread=False)
             version = check_version(self._database, str(path))
             self._database.execute("PRAGMA journal_mode = WAL")
@@ -107,9 +109,13 @@ class ConversationStore:
         """Take a conversation out of the bin."""
         self._run("UPDATE conversations SET deleted = NULL WHERE id = ?", (identifier,))
 
-    def prune_caches(self) -> None:
-        """Keep what models computed for the chats that are there, and no more of it than is allowed."""
-        self.caches.prune(row[0] for row in self._all("SELECT id FROM conversations WHERE deleted IS NULL", ()))
+    def prune_caches(self, *, unused_since: float = 0.0) -> int:
+        """Keep what models computed for the chats that are there, and no more of it than is allowed, and not too old.
+
+        Returns the bytes that are free now.
+        """
+        rows = self._all("SELECT id FROM conversations WHERE deleted IS NULL", ())
+        return self.caches.prune((row[0] for row in rows), unused_since=unused_since)
 
     def purge(self, *, before: float | None = None) -> int:
         """Remove for good what was deleted before a time (None: all of the bin); returns how many."""
@@ -258,6 +264,13 @@ class _Transaction:
                 self._database.execute("COMMIT" if kind is None else "ROLLBACK")
         finally:
             self._lock.release()
+
+
+def _keep_private(path: Path) -> None:
+    """What people write is for nobody else to read, also where an older file or the copy of one says otherwise."""
+    for name in (path, path.with_name(f"{path.name}-wal"), path.with_name(f"{path.name}-shm")):
+        with contextlib.suppress(OSError):  # it is not there, or somebody else's, who may have had a reason
+            name.chmod(0o600)
 
 
 def _text(value: str) -> str:

@@ -8,7 +8,7 @@ import pytest
 from app_driver import Stage
 from scripted_chat import Gate, ScriptedBackend
 
-from localllm.errors import ExecutionError, OutOfMemoryError
+from localllm.errors import ExecutionError, OutOfMemoryError, RequestError
 from localllm.kernels.executor import LoadProgress
 from localllm.tui.screens.models import ModelsScreen
 
@@ -315,3 +315,17 @@ def test_a_long_block_of_code_gets_all_its_colours(stage: MakeStage) -> None:
         assert sum("code-keyword" in str(row.spans) for row in turn.rows(80)) == 700
 
     stage(f"```python\n{code}```\n\nDone.").run(steps)
+
+
+def test_a_model_that_cannot_be_loaded_does_not_take_the_present_one_away(stage: MakeStage) -> None:
+    async def steps(s: Stage) -> None:
+        await s.ask("first")
+        s.models.here.append("WRONG")
+        s.models.make = lambda name: ScriptedBackend(name=name, load=[RequestError("it has no model 'WRONG'")])
+        await s.enter("/model WRONG")
+        await s.until(lambda: "scripted stays in use" in s.text)
+        await s.until(lambda: not s.app.busy and "ready" in s.text)
+        await s.ask("second")
+        assert s.contents == ["first", "yes", "second", "yes"]
+
+    stage("yes").run(steps)

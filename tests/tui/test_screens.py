@@ -208,6 +208,8 @@ def test_files_come_in_and_go_out(stage: MakeStage, tmp_path: Path) -> None:
     other.write_text(json.dumps([{"role": "user", "content": "from elsewhere"}]))
 
     async def steps(s: Stage) -> None:
+        await s.enter(f"/attach {note.parent}")
+        assert "is a folder" in s.told
         await s.enter(f"/attach {note}")
         assert "1 file attached" in s.text
         await s.ask("what is it?")

@@ -11,7 +11,7 @@ from scripted_models import ScriptedModels
 
 from localllm.chat.desk import ChatDesk
 from localllm.conversations import ConversationStore
-from localllm.errors import SessionError
+from localllm.errors import RequestError, SessionError
 from localllm.kernels.executor import LoadProgress
 
 
@@ -119,3 +119,30 @@ def test_what_cannot_or_must_not_be_saved_is_not(tmp_path: Path) -> None:
     desk.close()
     assert store.caches.find(third) is None
     store.close()
+
+
+def test_a_model_that_cannot_be_loaded_leaves_the_one_before_it_in_use(store: ConversationStore) -> None:
+    models = ScriptedModels("yes")
+    desk = ChatDesk(store, models, "scripted")
+    first = ask(desk, "one")
+    models.make = lambda name: ScriptedBackend("no", name=name, load=[RequestError("it has no model 'WRONG'")])
+    desk.use("WRONG")
+    with pytest.raises(RequestError, match="it has no model 'WRONG'; scripted stays in use"):
+        desk.load(_ignore)
+    assert desk.model == store.conversation(first).model == "scripted"
+    assert ask(desk, "two") == first
+    assert [message.content for message in desk.messages()] == ["one", "yes", "two", "yes"]
+    desk.use("WRONG")
+    desk.use("WRONG TOO")
+    with pytest.raises(RequestError, match="scripted stays in use"):
+        desk.load(_ignore)
+    assert desk.model == "scripted"
+
+
+def test_a_first_model_that_cannot_be_loaded_is_only_an_error(store: ConversationStore) -> None:
+    models = ScriptedModels("yes")
+    models.make = lambda name: ScriptedBackend("no", name=name, load=[RequestError("broken")])
+    desk = ChatDesk(store, models, "scripted")
+    with pytest.raises(RequestError, match=r"^broken$"):
+        desk.load(_ignore)
+    assert desk.model == "scripted"

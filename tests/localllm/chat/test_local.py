@@ -131,3 +131,18 @@ def test_a_real_chat_does_not_end_and_stops_when_told(backend: LocalBackend) -> 
     assert end.reason == "cancelled"
     assert 400 < end.usage.completion_tokens < 900
     assert backend.context().sunk > 0
+
+
+@pytest.mark.real_model
+def test_an_answer_that_goes_on_is_not_read_again(backend: LocalBackend) -> None:
+    question = [{"role": "user", "content": "Describe a harbour town in winter."}]
+    wild = {"temperature": 1.6, "seed": 5, "max_tokens": 40, "ignore_eos": True}
+    text, first = answer(backend, question, wild)
+    begun = {"role": "assistant", "content": text, "reasoning": ""}
+    more, second = answer(backend, [*question, begun], wild)
+    assert second.prompt_tokens == first.prompt_tokens + 40
+    assert second.prompt_tokens - second.cached_tokens <= 2  # the last one was written, not read
+    _, third = answer(backend, [*question, begun | {"content": text + more}], wild)
+    assert third.prompt_tokens - third.cached_tokens <= 2
+    _, edited = answer(backend, [*question, begun | {"content": "Something else."}], wild)
+    assert edited.cached_tokens <= first.prompt_tokens

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from localllm.cli import main
+from localllm.conversations import ConversationStore
 from localllm.gguf_io import QuantType
 from localllm.gguf_io.writer import write_gguf
 
@@ -131,14 +132,25 @@ def test_what_is_no_model_is_not_imported(run: Callable[..., tuple[int, str, str
 
 
 def test_prune_counts_what_it_deletes(
-    run: Callable[..., tuple[int, str, str]], imported: str, private_cache: Path
+    run: Callable[..., tuple[int, str, str]], imported: str, private_home: Path, private_cache: Path
 ) -> None:
     blobs = Path(facts(run, "show", imported)["path"]).parent
     (blobs / f"{'0' * 64}.gguf").write_bytes(bytes(1000))
     repacked = private_cache / "repacked"
     repacked.mkdir(parents=True)
     (repacked / "weights").write_bytes(bytes(5000))
+    chats = private_home / "chat-caches"
+    chats.mkdir()
+    (chats / "7.kv").write_bytes(bytes(300))
+    assert facts(run, "prune", "--keep-cache")["freed_bytes"]["chat_caches"] == 0
+    (blobs / f"{'0' * 64}.gguf").write_bytes(bytes(1000))
+    store = ConversationStore(private_home / "chats.sqlite3")
+    kept = store.caches.path(store.create("m"))
+    kept.write_bytes(b"kv")
+    store.close()
     freed = facts(run, "prune")["freed_bytes"]
+    assert freed["chat_caches"] == 300
+    assert kept.exists()
     assert freed["unused_blobs"] == 1000
     assert freed["repacked_weights"] >= 5000
     assert not repacked.exists()

@@ -72,3 +72,15 @@ def test_a_deleted_chat_loses_its_file(tmp_path: Path) -> None:
     store.prune_caches()
     assert names(store.caches) == [f"{second}.kv"]
     store.close()
+
+
+def test_what_is_old_goes_and_what_went_is_counted(tmp_path: Path) -> None:
+    store = ConversationStore(tmp_path / "chats.sqlite3")
+    old, new = store.create("m"), store.create("m")
+    write(store.caches, old, 10, 7200)
+    write(store.caches, new, 20, 0)
+    write(store.caches, 999, 5, 0)
+    assert store.prune_caches(unused_since=time.time() - 3600) == 15
+    assert names(store.caches) == [f"{new}.kv"]
+    assert store.prune_caches() == 0
+    store.close()

@@ -164,3 +164,7 @@ def test_others_on_the_computer_cannot_read_the_chats(tmp_path: Path) -> None:
     modes = {file.name: file.stat().st_mode & 0o077 for file in tmp_path.glob("chats.sqlite3*")}
     store.close()
     assert modes == dict.fromkeys(["chats.sqlite3", "chats.sqlite3-wal", "chats.sqlite3-shm"], 0)
+    store.close()
+    (tmp_path / "chats.sqlite3").chmod(0o644)  # as older versions left it
+    ConversationStore(tmp_path / "chats.sqlite3").close()
+    assert (tmp_path / "chats.sqlite3").stat().st_mode & 0o077 == 0
