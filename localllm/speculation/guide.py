@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 _PATIENCE = 4  # drafts in a row of which nothing was worth verifying
 _NAPS = (16, 256)  # steps without drafts after a loss: the first time, and at most
 _FORCED = 2  # guesses verified after a nap, whatever is expected of them
+_RERUN = 0.85  # what a guess beside the first line is worth of one on it: if it is right, its row runs once more
 _NONE = Proposal(NOTHING, ())
 _HOPE = 0.2  # weight of the newest draft in what is expected of a drafter that costs time
 
@@ -73,12 +74,14 @@ class AdaptiveGuide:
             return []
         rates: dict[int, float] = {}
         chances: list[float] = []
-        for parent, grade in zip(draft.parents, draft.grades, strict=True):
+        for node, (parent, grade) in enumerate(zip(draft.parents, draft.grades, strict=True)):
             rate = rates.get(grade)
             if rate is None:
                 rate = rates[grade] = self._acceptance.rate(grade)
+            if parent != node - 1:
+                rate *= _RERUN
             chances.append(rate if parent < 0 else rate * chances[parent])
-            if parent < 0 and len(chances) == 1 and rate < least and ROOT not in draft.parents[1:]:
+            if node == 0 and rate < least and ROOT not in draft.parents[1:]:
                 return []
         return chances if max(chances) >= least else []
 

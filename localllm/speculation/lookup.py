@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .draft import NOTHING, Draft, chain
+from .draft import NOTHING, Draft
 from .endings import Endings
 
 if TYPE_CHECKING:
@@ -36,7 +36,8 @@ class LookupDrafter:
         period = len(tokens) - at
         while len(found) < most:  # the match overlaps the end: the text repeats itself
             found.append(found[-period])
-        return chain(found, length.bit_length())
+        grades = ((length + place).bit_length() for place in range(most))  # those before it were right: a longer match
+        return Draft(tuple(found), tuple(range(-1, most - 1)), tuple(grades))
 
     def close(self) -> None:
         """Forget the text."""

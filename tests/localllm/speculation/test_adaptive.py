@@ -246,3 +246,23 @@ def test_larger_steps_share_what_is_known_of_them() -> None:
     for rows in (1, 8, 41, 38, 39, 41, 38, 43):
         costs.observe(rows, rising(rows))
     assert costs.seconds(40) == pytest.approx(rising(40), rel=0.1)
+
+
+def test_a_size_that_looked_expensive_once_is_tried_again() -> None:
+    costs = StepCosts()
+    for rows in (1, 4, 8, 8, 8):
+        costs.observe(rows, 0.05 if rows == 8 else rising(rows))  # a bad moment
+    assert costs.seconds(8) > 1.3 * rising(8)
+    for _ in range(400):
+        costs.observe(1, rising(1))
+        costs.observe(4, rising(4))
+    assert costs.seconds(8) == pytest.approx(rising(8), rel=0.2)
+
+
+def test_disturbed_steps_do_not_look_like_costs() -> None:
+    costs, random = StepCosts(), np.random.default_rng(0)
+    for step in range(600):
+        rows = 1 + step % 4
+        costs.observe(rows, rising(rows) * (3 if random.random() < 0.1 else 1))
+    for rows in range(1, 5):
+        assert costs.factor(rows) == pytest.approx(rising(rows) / rising(1), rel=0.1)
