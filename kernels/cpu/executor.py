@@ -113,6 +113,11 @@ class CpuExecutor:
         for single in (True, False):
             lower(self._environment, single=single, hidden=False)
 
+    @property
+    def weights(self) -> Weights:
+        """The loaded weights."""
+        return self._weights
+
     def allocate_kv(self, pages: tuple[int, ...], kv_type: KVType, staging_pages: tuple[int, ...] = ()) -> None:
         """Make the page pools and everything that depends on them: buffers, operation tables, kernels."""
         shapes = page_shapes(self.spec, self.layout, page_type(kv_type))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,18 +12,23 @@ from localllm.gguf_io import dequantize
 from .activation_format import FLOATS
 from .experts import Choice, Routing, choose_experts, combine_experts, sort_by_expert
 from .linear import ExpertRows, linear
-from .lower_feed_forward import down_matrix, neurons_of
+from .lower_feed_forward import down_matrix, neurons_of, turned
 from .lowering import BLOCK, Lowering
 from .normalise import NormKind
 from .operation import Kind, Rows
 from .page_types import padded
 from .sparse.active import count_experts
 from .step_state import Word
+from .weights import same_type
 
 if TYPE_CHECKING:
-    from localllm.kernels.spec import MixtureOfExperts
+    import numpy.typing as npt
+
+    from localllm.gguf_io import Tensor
+    from localllm.kernels.spec import Linear, MixtureOfExperts
 
     from .activation_format import Form
+    from .weights import Weights
 
 
 def lower_router(
@@ -154,6 +160,35 @@ def add_experts(
             barrier=not private,
         )
     )
+
+
+def refill_expert(weights: Weights, index: int, block: MixtureOfExperts, expert: int, place: int) -> None:
+    """Put an expert of a whole mixture into a place of loaded stacks that hold some of its experts."""
+    name, gate, up, down = f"layer {index} experts", block.gate, block.up, block.down
+
+    def part(linear: Linear) -> tuple[Tensor, Tensor | None]:
+        bias = linear.bias
+        if bias is None:
+            return linear.weight.expert(expert), None
+        return linear.weight.expert(expert), replace(bias, shape=bias.shape[1:], data=_bias_row(bias, expert))
+
+    def fill(what: str, *linears: Linear) -> None:
+        parts = [part(linear) for linear in linears]
+        weights.refill(f"{name} {what}", place, [weight for weight, _ in parts], [bias for _, bias in parts])
+
+    if gate is not None and same_type(gate.weight, up.weight):
+        fill("gate up", gate, up)
+    else:
+        for what, linear in (("gate", gate), ("up", up)):
+            if linear is not None:
+                fill(what, linear)
+    weight, bias = part(down)
+    weights.refill(f"{name} down", place, [turned(weight) if block.down_transposed else weight], [bias])
+
+
+def _bias_row(bias: Tensor, expert: int) -> npt.NDArray[np.uint8]:
+    row: npt.NDArray[np.uint8] = bias.data.reshape(bias.shape[0], -1)[expert]
+    return row
 
 
 def routing_of(lowering: Lowering, name: str, block: MixtureOfExperts) -> Routing:

@@ -129,11 +129,12 @@ def down_matrix(lowering: Lowering, name: str, block: FeedForward | MixtureOfExp
     """The down matrix; one that is stored a row a neuron is turned over and kept as float16."""
     weight = block.down.weight
     if block.down_transposed:
-        weight = lowering.environment.weights.derived(f"{name} down turned", lambda: _turned(block.down.weight))
+        weight = lowering.environment.weights.derived(f"{name} down turned", lambda: turned(block.down.weight))
     return lowering.environment.weights.matrix(f"{name} down", [weight], biases=[block.down.bias])
 
 
-def _turned(tensor: Tensor) -> Tensor:
+def turned(tensor: Tensor) -> Tensor:
+    """A matrix, or a stack, whose rows are neurons as one whose columns are, in float16."""
     values = dequantize(tensor).astype(np.float16).swapaxes(-1, -2)
     data = np.ascontiguousarray(values).view(np.uint8)
     return Tensor(f"{tensor.name} turned", QuantType.F16, values.shape, data.reshape(*values.shape[:-1], -1))

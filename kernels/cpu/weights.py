@@ -50,6 +50,7 @@ class _TiledMatrix:
     tile_bytes: int
     blocks: int
     stack: int
+    order: Order
 
 
 class Weights:
@@ -133,6 +134,19 @@ class Weights:
             self._fill(piece, lambda target: np.copyto(target, content))
         return piece.address
 
+    def constant(self, name: str) -> npt.NDArray[np.uint8]:
+        """The bytes of a vector or blob, once the weights are loaded; they may be changed between steps."""
+        return self._vectors[name].bytes
+
+    def refill(self, name: str, index: int, tensors: Sequence[Tensor], biases: Sequence[Tensor | None] = ()) -> None:
+        """Put other rows into matrix `index` of a loaded stack: in the order and of the types of the first ones."""
+        found = self._matrices[name]
+        for _, fill in _matrix_tasks(found.piece, found.layout, tensors, found.order, found.stack, index):
+            fill()
+        if found.bias is not None:
+            target = found.bias.bytes.reshape(found.stack, -1)[index]
+            _fill_bias(target, tensors, biases, found.order, 1)
+
     def region(self, name: str, size: int, fill: Callable[[npt.NDArray[np.uint8]], None]) -> int:
         """Address of `size` bytes that `fill` writes when the weights are loaded."""
         piece = self._regions.get(name)
@@ -202,7 +216,7 @@ class Weights:
         if any(b is not None for b in biases):
             bias = self.arena.take(4 * len(order) * stack)
             self._fill(bias, lambda target: _fill_bias(target, tensors, biases, order, stack))
-        return _TiledMatrix(layout, piece, bias, tiles, tile_bytes, blocks, stack)
+        return _TiledMatrix(layout, piece, bias, tiles, tile_bytes, blocks, stack, order)
 
 
 def same_type(*tensors: Tensor) -> bool:
@@ -211,14 +225,17 @@ def same_type(*tensors: Tensor) -> bool:
 
 
 def _matrix_tasks(
-    piece: Piece, layout: TileLayout, tensors: Sequence[Tensor], order: Order, stack: int
+    piece: Piece, layout: TileLayout, tensors: Sequence[Tensor], order: Order, stack: int, only: int | None = None
 ) -> Iterator[tuple[int, Callable[[], None]]]:
-    """Repack runs of tiles of each tensor; the rows of a tile are of one tensor, or zeros."""
+    """Repack runs of tiles of each tensor; the rows of a tile are of one tensor, or zeros.
+
+    `only`: one matrix of the stack, of which `tensors` are the rows.
+    """
     count = len(order) // TILE
     tile_bytes = piece.size // (stack * count)
     starts = np.cumsum([0, *(tensor.rows for tensor in tensors)])
     owners = np.searchsorted(starts, order.reshape(-1, TILE).max(axis=1), side="right") - 1
-    for index in range(stack):
+    for index in range(stack) if only is None else (only,):
         for number, tensor in enumerate(tensors):
             matrix = tensor.expert(index) if len(tensor.shape) == 3 else tensor
             mine = np.flatnonzero(np.maximum(owners, 0) == number)

@@ -30,6 +30,7 @@ class Bucket:
     tree: bool
     output: Output
     best: int
+    streamed: bool = False  # whether cold weights cross to the card
 
     @property
     def all_rows(self) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,6 +16,7 @@ from localllm.kernels.step import Output
 
 from .bucket import bucket_of
 from .device import free_memory, open_gpu, short_type
+from .expert_moves import ExpertMoves, landing_words
 from .flow import Machine
 from .inputs import StepInputs, input_bytes
 from .kv_pools import MOST_SEQUENCES, KVPools, cache_bytes, kv_bytes, step_bytes
@@ -23,13 +24,15 @@ from .library_products import LibraryProducts
 from .matrix_products import MatrixProducts
 from .model import GpuAttention, ModelBuilder
 from .planning import plan_memory
+from .runner import Runner
 from .step_program import StepProgram
+from .streaming import Stream, StreamedWeights
 from .vector_products import VectorProducts
 from .weight_memory import WeightMemory
 from .workspace import logit_rows, make_workspace
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     import numpy.typing as npt
 
@@ -39,21 +42,24 @@ if TYPE_CHECKING:
     from localllm.kernels.step import Step
 
     from .bucket import Bucket
-    from .device import Arithmetic, Gpu
+    from .device import Arithmetic
     from .meeting import Meeting
     from .model import GpuModel
+    from .streaming import StreamPlan
 
 _MOST_GRAPHS = 32
 
 
 @dataclass(frozen=True, slots=True)
 class GpuOptions:
-    """What only the GPU executor knows. None: as suits the card."""
+    """What only the GPU executor knows; None: as suits the card. `piece_bytes`, `moving`: as in `plan_memory`."""
 
     arithmetic: Arithmetic | None = None
     short: torch.dtype | None = None
     device: int = 0
     graphs: bool = True
+    piece_bytes: int = 0
+    moving: bool = False
 
 
 class GpuExecutor:
@@ -80,7 +86,9 @@ class GpuExecutor:
         self._vectors = VectorProducts(self.gpu, own.arithmetic or self.gpu.arithmetic)
         self._splits = splits or {}
         self._meeting: Meeting | None = None
-        planned, counted = plan_memory(spec, self.gpu, self._vectors, self.max_rows, self._short, self._splits)
+        planned, counted, stream = plan_memory(
+            spec, self.gpu, self._vectors, self.max_rows, self._short, self._splits, own.piece_bytes, own.moving
+        )
         budget = given.vram if given.vram is not None else free_memory(self.gpu)
         self._budget = budget
         cache = cache_bytes(self.layout, given)
@@ -93,16 +101,26 @@ class GpuExecutor:
         self.planned = planned
         self._pools: KVPools | None = None
         self._inputs_memory: tuple[torch.Tensor, torch.Tensor] | None = None
-        self._programs: OrderedDict[Bucket, _Runner] = OrderedDict()
-        self._started: tuple[_Runner, Step] | None = None
-        self._allocate(counted, given)
+        self._programs: OrderedDict[Bucket, Runner] = OrderedDict()
+        self._started: tuple[Runner, Step] | None = None
+        self.streamed: StreamedWeights | None = None
+        self.moves: ExpertMoves | None = None
+        self._moving = own.moving
+        self._allocate(counted, given, stream)
 
-    def _allocate(self, words: int, options: ExecutorOptions) -> None:
+    def _allocate(self, words: int, options: ExecutorOptions, stream: StreamPlan | None) -> None:
         try:
             self._arena = torch.zeros(words, dtype=torch.int32, device=self.gpu.device)
             memory = WeightMemory(self.gpu, self._arena, options.progress)
             self._model: GpuModel = ModelBuilder(self.spec, memory, self._splits).build()
-            space = make_workspace(self.gpu, self._model, self._vectors, self.max_rows, self._short)
+            blocks = () if stream is None else stream.blocks
+            space = make_workspace(self.gpu, self._model, self._vectors, self.max_rows, self._short, blocks)
+            if stream is not None:
+                self.streamed = StreamedWeights(self.gpu, self.spec, self._splits, self._model, stream)
+            words = landing_words(self.gpu, self.spec, self._splits) if self._moving else 0
+            if words:
+                self.moves = ExpertMoves(self.gpu, self.spec, words, self._model, self.streamed)
+            self._splits = {}
             library = LibraryProducts(self.gpu, space.scratch, space.products)
             self._machine = Machine(
                 self.gpu,
@@ -156,9 +174,9 @@ class GpuExecutor:
         self.start(step)
         return self.finish()
 
-    def start(self, step: Step, number: int = 0) -> None:
-        """Begin a step; `number` is what flags are raised to where halves meet."""
-        self._started = self._launch(step, 0, number), step
+    def start(self, step: Step, number: int = 0, *, streamed: bool = False) -> None:
+        """Begin a step; `number` is what flags are raised to where halves meet, unless those are `streamed`."""
+        self._started = self._launch(step, 0, number, streamed), step
 
     def seen(self, step: Step) -> bool:
         """Whether a step like this one ran before, so that its kernels are compiled and captured."""
@@ -210,10 +228,42 @@ class GpuExecutor:
         stop.synchronize()
         return float(start.elapsed_time(stop)) / 1e3 / repeats
 
+    def copy_seconds(self) -> float:
+        """Seconds in which all cold weights cross to the card (a card only)."""
+        weights = self.streamed
+        if weights is None:
+            raise ExecutionError("no weights were prepared to cross")
+
+        def run() -> None:
+            for index in range(len(weights.pieces)):
+                weights.copy_all(index)
+
+        return self._timed(run)
+
+    def multiplications(self, rows: int) -> float:
+        """Multiplications a second in products of many rows, by the largest one of the first layer's attention."""
+        linear, space = self._model.layers[0].attention.output, self._machine.workspace
+        x = space.attended[linear.columns]
+
+        def run() -> None:
+            self._machine.matrices.plain(linear, x, rows, space.parts)
+
+        return rows * linear.rows * linear.columns / self._timed(run)
+
+    def _timed(self, run: Callable[[], object]) -> float:
+        """Seconds on the card, the second time."""
+        run()
+        start, stop = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        start.record()
+        run()
+        stop.record()
+        stop.synchronize()
+        return float(start.elapsed_time(stop)) / 1e3
+
     def _bucket(self, step: Step, best: int) -> Bucket:
         return bucket_of(step, self.max_rows, logit_rows(self.spec.vocabulary_size, self.max_rows), best)
 
-    def _launch(self, step: Step, best: int, number: int = 0) -> _Runner:
+    def _launch(self, step: Step, best: int, number: int = 0, streamed: bool = False) -> Runner:
         rows = len(step.tokens)
         if self._pools is None or self._inputs_memory is None:
             raise ExecutionError("allocate_kv was not called")
@@ -222,7 +272,7 @@ class GpuExecutor:
         if int(step.sequences[-1]) >= MOST_SEQUENCES:
             raise ExecutionError(f"a step of more than {MOST_SEQUENCES} sequences")
         self._pools.move(step.moves)
-        bucket = self._bucket(step, best)
+        bucket = replace(self._bucket(step, best), streamed=streamed)
         runner = self._programs.get(bucket)
         if runner is None:
             while len(self._programs) >= _MOST_GRAPHS:
@@ -232,7 +282,7 @@ class GpuExecutor:
         runner.run(step, number)
         return runner
 
-    def _prepare(self, bucket: Bucket, step: Step) -> _Runner:
+    def _prepare(self, bucket: Bucket, step: Step) -> Runner:
         if self._pools is None or self._inputs_memory is None:
             raise ExecutionError("allocate_kv was not called")
         rows_a_tile = self._rows_a_tile(bucket)
@@ -241,8 +291,11 @@ class GpuExecutor:
         if input_bytes(bucket, groups, rows_a_tile) > len(host):
             raise ExecutionError(f"a step of {bucket.sequences} sequences of {bucket.pages} pages has too large tables")
         inputs = StepInputs(bucket, groups, rows_a_tile, host, card)
-        program = StepProgram(self._machine, self._model, self._pools, inputs, self._meeting)
-        return _Runner(self.gpu, bucket, inputs, program, self._logits, self._use_graphs)
+        stream = None
+        if bucket.streamed and self.streamed is not None:
+            stream = Stream(self.streamed, bucket.rows, self._machine.workspace.all_chosen)
+        program = StepProgram(self._machine, self._model, self._pools, inputs, self._meeting, stream)
+        return Runner(bucket, inputs, program, graphs=self._use_graphs)
 
     def _rows_a_tile(self, bucket: Bucket) -> int:
         """Rows of a sequence that share a tile of attention: lines of a tile over query heads of a key/value head."""
@@ -257,7 +310,7 @@ class GpuExecutor:
             lines *= 2
         return max(1, lines // max(groups))
 
-    def _fetch(self, runner: _Runner, rows: int) -> npt.NDArray[np.float32]:
+    def _fetch(self, runner: Runner, rows: int) -> npt.NDArray[np.float32]:
         space = self._machine.workspace
         if runner.bucket.output is Output.HIDDEN:
             found = space.head_x.natural[:rows, : self.spec.hidden_size].cpu().numpy()
@@ -292,7 +345,9 @@ class GpuExecutor:
         """What is allocated now, under the device name "cuda"."""
         kv = 0 if self._pools is None else self._pools.nbytes
         inputs = 0 if self._inputs_memory is None else self._inputs_memory[1].nbytes
-        workspace = self._machine.workspace.nbytes + inputs
+        slots = 0 if self.streamed is None else self.streamed.nbytes
+        slots += 0 if self.moves is None else self.moves.nbytes
+        workspace = self._machine.workspace.nbytes + inputs + slots
         return MemoryUse(weights={"cuda": self._arena.nbytes}, kv={"cuda": kv}, workspace={"cuda": workspace})
 
     def describe(self) -> str:
@@ -310,53 +365,10 @@ class GpuExecutor:
         """Free everything on the card."""
         self._programs = OrderedDict()
         self._pools = self._inputs_memory = None
-        for name in ("_arena", "_model", "_machine", "_logits"):
+        for name in ("_arena", "_model", "_machine", "_logits", "streamed", "moves"):
             self.__dict__.pop(name, None)
         if not self.gpu.interpreted:
             torch.cuda.empty_cache()
-
-
-class _Runner:
-    """One bucket: its inputs, its launches, and the graph that replays them."""
-
-    def __init__(
-        self, gpu: Gpu, bucket: Bucket, inputs: StepInputs, program: StepProgram, logits: torch.Tensor, graphs: bool
-    ) -> None:
-        self.bucket = bucket
-        self._gpu = gpu
-        self._inputs = inputs
-        self._program = program
-        self._wanted = graphs
-        self._graph: torch.cuda.CUDAGraph | None = None
-
-    def run(self, step: Step, number: int = 0) -> None:
-        """Write the step's inputs and launch it. The first time the kernels are compiled, and the graph is captured."""
-        self._inputs.write(step, number)
-        if self._graph is not None:
-            self._graph.replay()
-            return
-        self._copy_inputs()
-        self._program.run()
-        if self._wanted:
-            torch.cuda.current_stream().synchronize()
-            graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph):
-                self._copy_inputs()
-                self._program.run()
-            self._graph = graph
-
-    def replay(self) -> None:
-        """Launch the last step again."""
-        if self._graph is None:
-            raise ExecutionError("only a captured step can be replayed")
-        self._graph.replay()
-
-    def head_again(self, rows: torch.Tensor) -> None:
-        """Logits of other rows of the step that just ran."""
-        self._program.head_of(rows)
-
-    def _copy_inputs(self) -> None:
-        self._inputs.card_memory.copy_(self._inputs.host_memory, non_blocking=True)
 
 
 def _gib(size: int) -> str:

@@ -69,7 +69,7 @@ def build_half(builder: ModelBuilder, layer: int, split: Split) -> GpuHalf | Gpu
     count = hot.up.weight.rows
     gates = builder.linear(split.gate, biased=made.up.bias is not None)
     up = made.up if gates.bias is None else builder.linear(hot.up, biased=True)
-    first = GpuLinear((first_rows(gates.matrices[0], count),), None if gates.bias is None else gates.bias[:count])
+    first = GpuLinear((later_rows(gates.matrices[0], 0, count),), None if gates.bias is None else gates.bias[:count])
     return GpuHalf(layer, norm, replace(made, block=hot, gate=first, up=up), gates, post_norm)
 
 
@@ -87,9 +87,11 @@ def _experts(builder: ModelBuilder, layer: int, split: SplitExperts) -> GpuExper
     )
 
 
-def first_rows(matrix: PackedMatrix, count: int) -> PackedMatrix:
-    """The first rows of a matrix, a multiple of 16, as a view."""
+def later_rows(matrix: PackedMatrix, start: int, count: int) -> PackedMatrix:
+    """Rows of a matrix from `start` on, both multiples of 16, as a view."""
     shape = replace(matrix.shape, rows=count)
     parts = (matrix.quants, matrix.high, matrix.scales, matrix.supers)
-    arrays = (part[: words * count] for part, words in zip(parts, shape.words_a_row, strict=True))
+    arrays = (
+        part[words * start : words * (start + count)] for part, words in zip(parts, shape.words_a_row, strict=True)
+    )
     return PackedMatrix(shape, *arrays)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -246,7 +246,21 @@ class ModelBuilder:
         )
 
     def experts(self, block: MixtureOfExperts) -> GpuExperts:
-        """A mixture, or some of its experts; UnsupportedModelError when gates and ups are quantised differently."""
+        """A mixture, or some of its experts; raises as `stacks` does."""
+        norm, router = self.norm(block.norm), self.precise(block.router)
+        return replace(
+            self.stacks(block),
+            norm=norm,
+            router=router,
+            selection_bias=self.memory.vector(block.selection_bias),
+            post_norm=self.norm(block.post_norm),
+        )
+
+    def stacks(self, block: MixtureOfExperts) -> GpuExperts:
+        """Its experts and the shared one, without norms and router.
+
+        Raises UnsupportedModelError when gates and ups are quantised differently.
+        """
         if block.gate is not None and block.gate.weight.quant_type is not block.up.weight.quant_type:
             raise UnsupportedModelError(
                 "the GPU executor has no experts whose gates and ups are quantised differently",
@@ -254,15 +268,15 @@ class ModelBuilder:
             )
         return GpuExperts(
             block,
-            self.norm(block.norm),
-            self.precise(block.router),
-            self.memory.vector(block.selection_bias),
+            None,
+            GpuLinear(()),
+            None,
             None if block.gate is None else self.linear(block.gate),
             self.linear(block.up),
             self._down(block.down, block.down_transposed),
             None if block.shared is None else self.feed_forward(block.shared),
             None if block.shared_gate is None else self.precise(block.shared_gate),
-            self.norm(block.post_norm),
+            None,
         )
 
     def linear(self, linear: Linear, *, biased: bool = False) -> GpuLinear:

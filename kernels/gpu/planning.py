@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from .expert_moves import landing_words
 from .model import ModelBuilder
+from .streaming import StreamPlan
 from .weight_memory import WeightMemory
 from .workspace import make_workspace
 
@@ -41,10 +43,18 @@ def plan_memory(
     rows: int,
     short: torch.dtype,
     splits: Mapping[int, Split] | None = None,
-) -> tuple[PlannedMemory, int]:
-    """What an executor will allocate for weights and workspace, and the int32 words of the weights."""
+    piece_bytes: int = 0,
+    moving: bool = False,
+) -> tuple[PlannedMemory, int, StreamPlan | None]:
+    """What an executor will allocate for weights and workspace, the int32 words of the weights, and what crosses.
+
+    `piece_bytes`: cold halves cross to the card in pieces of that size (0: they do not); `moving`: experts move.
+    """
     memory = WeightMemory(gpu)
     model = ModelBuilder(spec, memory, splits).build()
     unreal = replace(gpu, device=torch.device("meta"))
-    space = make_workspace(unreal, model, vectors, rows, short)
-    return PlannedMemory(memory.words * 4, space.nbytes), memory.words
+    stream = StreamPlan(gpu, spec, splits, piece_bytes) if splits and piece_bytes else None
+    space = make_workspace(unreal, model, vectors, rows, short, () if stream is None else stream.blocks)
+    slots = 0 if stream is None else stream.nbytes
+    slots += 4 * landing_words(gpu, spec, splits) if splits and moving else 0
+    return PlannedMemory(memory.words * 4, space.nbytes + slots), memory.words, stream

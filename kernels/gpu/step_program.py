@@ -20,6 +20,7 @@ from .library_products import byte_pointers
 from .model import GpuExperts
 from .programs import choice as choice_programs
 from .programs import rows as row_programs
+from .streamed_block import StreamedBlock
 
 if TYPE_CHECKING:
     import torch
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from .kv_pools import KVPools
     from .meeting import Meeting
     from .model import GpuLayer, GpuModel
+    from .streaming import Stream
 
 _BEST_BLOCK = 4096
 
@@ -37,9 +39,15 @@ class StepProgram:
     """Runs all layers for the inputs of one bucket. `run` only launches kernels; it never waits for the card."""
 
     def __init__(
-        self, machine: Machine, model: GpuModel, pools: KVPools, inputs: StepInputs, meeting: Meeting | None = None
+        self,
+        machine: Machine,
+        model: GpuModel,
+        pools: KVPools,
+        inputs: StepInputs,
+        meeting: Meeting | None = None,
+        stream: Stream | None = None,
     ) -> None:
-        """`meeting`: where halves of blocks meet their other halves."""
+        """`meeting`: where halves of blocks meet their other halves; `stream`: how those cross to the card instead."""
         self._machine = machine
         self._model = model
         self._inputs = inputs
@@ -47,15 +55,17 @@ class StepProgram:
         self._attention = AttentionBlock(machine, model, pools, inputs)
         self._feed_forward = FeedForwardBlock(machine)
         self._experts = ExpertBlock(machine, inputs)
-        self._half = (
-            None
-            if meeting is None
-            else HalfBlock(machine, self._feed_forward, self._experts, meeting, inputs["number"])
-        )
+        self._half: HalfBlock | StreamedBlock | None = None
+        if stream is not None:
+            self._half = StreamedBlock(machine, self._feed_forward, self._experts, stream, inputs)
+        elif meeting is not None:
+            self._half = HalfBlock(machine, self._feed_forward, self._experts, meeting, inputs["number"])
 
     def run(self) -> None:
         """From token ids to logits, hidden vectors or best ids in the workspace."""
         self._flow.begin()
+        if isinstance(self._half, StreamedBlock):
+            self._half.start()
         self._embed()
         layers = self._model.layers
         for index, layer in enumerate(layers):
@@ -119,6 +129,8 @@ class StepProgram:
         experts = block if isinstance(block, GpuExperts | GpuExpertHalf) else None
         if experts is not None and experts.block.router_reads_layer_input:
             self._experts.route(flow, experts, flow.raw())
+            if isinstance(self._half, StreamedBlock) and isinstance(experts, GpuExpertHalf):
+                self._half.chosen(flow, experts)
         attention = layer.attention
         half = block if isinstance(block, GpuHalf | GpuExpertHalf) else None
         if layer.parallel and half is not None:  # the CPU need not wait for attention, which it does not read
@@ -144,7 +156,7 @@ class StepProgram:
         runner = self._experts if experts is not None else self._feed_forward
         runner.run(flow, block, layer.residual_scale, layer.parallel, next_norm, formats)  # type: ignore[arg-type]
 
-    def _halves(self) -> HalfBlock:
+    def _halves(self) -> HalfBlock | StreamedBlock:
         if self._half is None:
             raise ExecutionError("a model with half a block on the CPU needs the CPU")
         return self._half

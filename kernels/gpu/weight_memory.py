@@ -42,7 +42,8 @@ class WeightMemory:
         self._matrices: dict[tuple[object, ...], PackedMatrix] = {}
         self._vectors: dict[tuple[int, ...], torch.Tensor] = {}
         self._kept: list[object] = []  # so that an id stays its tensor's own
-        self._uploader = None if arena is None or gpu.interpreted else _PinnedUploader(gpu)
+        on_card = arena is not None and arena.is_cuda
+        self._uploader = _PinnedUploader(gpu) if on_card else None
 
     def matrix(self, tensors: Sequence[Tensor], family: Family | None = None) -> PackedMatrix:
         """Matrices of equal width one below the other (or one stack of experts), packed."""

@@ -14,6 +14,8 @@ from .matrix_products import MOST_SPLITS
 from .model import GpuAttention, GpuExperts, GpuFeedForward, GpuLatentAttention
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from .device import Gpu
     from .model import GpuModel
     from .vector_products import VectorProducts
@@ -62,6 +64,8 @@ class Workspace:
     best_ids: torch.Tensor
     gates: torch.Tensor
     cold: torch.Tensor
+    all_chosen: torch.Tensor
+    all_shares: torch.Tensor
 
     @property
     def nbytes(self) -> int:
@@ -78,8 +82,15 @@ def logit_rows(vocabulary: int, most_rows: int) -> int:
     return max(1, min(most_rows, (64 << 20) // (4 * vocabulary)))
 
 
-def make_workspace(gpu: Gpu, model: GpuModel, vectors: VectorProducts, rows: int, short: torch.dtype) -> Workspace:
-    """The buffers that `model` needs for steps of up to `rows` rows."""
+def make_workspace(
+    gpu: Gpu,
+    model: GpuModel,
+    vectors: VectorProducts,
+    rows: int,
+    short: torch.dtype,
+    streamed: Sequence[GpuFeedForward | GpuExperts] = (),
+) -> Workspace:
+    """The buffers that `model`, and blocks that are `streamed`, need for steps of up to `rows` rows."""
     spec = model.spec
     few = max(VECTOR_ROWS, 1)
     many = max(rows, few)
@@ -90,8 +101,10 @@ def make_workspace(gpu: Gpu, model: GpuModel, vectors: VectorProducts, rows: int
     halves = [layer.feed_forward for layer in layers if isinstance(layer.feed_forward, GpuHalf)]
     expert_halves = [layer.feed_forward for layer in layers if isinstance(layer.feed_forward, GpuExpertHalf)]
     experts += [half.hot for half in expert_halves if half.hot is not None]
+    experts += [block for block in streamed if isinstance(block, GpuExperts)]
     routed = [*(block.block for block in experts), *(half.block for half in expert_halves)]
     dense += [half.hot for half in halves if half.hot is not None]
+    dense += [block for block in streamed if isinstance(block, GpuFeedForward)]
     gates = max((half.gates.rows for half in halves if half.gates is not None), default=0)
     shared = [block.shared for block in experts if block.shared is not None]
     feeds: list[GpuFeedForward] = [*dense, *shared]
@@ -126,7 +139,7 @@ def make_workspace(gpu: Gpu, model: GpuModel, vectors: VectorProducts, rows: int
     tiles = -(-slots // tile) + most_experts if top_k else 1
     hidden, vocabulary = spec.hidden_size, spec.vocabulary_size
     outputs = logit_rows(vocabulary, many)
-    scratch = min(_SCRATCH_BYTES // short.itemsize, 2 * largest_matrix(model))
+    scratch = min(_SCRATCH_BYTES // short.itemsize, 2 * largest_matrix(model, streamed))
     inner_rows = max(many if feeds else 0, slots)
     return Workspace(
         residual=floats(many, hidden),
@@ -163,6 +176,8 @@ def make_workspace(gpu: Gpu, model: GpuModel, vectors: VectorProducts, rows: int
         best_ids=integers(max(outputs, few) * 64 * 64),
         gates=floats(many * gates),
         cold=floats(many * hidden if halves or expert_halves else 1),
+        all_chosen=integers(slots if streamed else 1),
+        all_shares=floats(slots if streamed else 1),
     )
 
 
@@ -174,9 +189,12 @@ def query_width(attention: GpuAttention | GpuLatentAttention) -> int:
     return attention.block.latent_rank + block.rope.dimensions if block.rope is not None else 0
 
 
-def largest_matrix(model: GpuModel) -> int:
+def largest_matrix(model: GpuModel, streamed: Sequence[GpuFeedForward | GpuExperts] = ()) -> int:
     """Numbers of the largest matrix of a layer."""
     largest = 1
+    for piece in streamed:
+        for matrix in (*piece.up.matrices, *piece.down.matrices):
+            largest = max(largest, matrix.shape.padded_rows * matrix.shape.padded_columns)
     for layer in model.layers:
         attention, block = layer.attention, layer.feed_forward
         linears = [attention.output]

@@ -9,6 +9,7 @@ from localllm.kernels.cpu.compile import KernelCompiler
 from localllm.kernels.cpu.executor import usable_cores
 from localllm.kernels.cpu.governor import ThreadGovernor
 from localllm.kernels.cpu.isa import choose_isa
+from localllm.kernels.cpu.lower_experts import refill_expert
 from localllm.kernels.cpu.lowering import Environment, RopeTables
 from localllm.kernels.cpu.modes import sparse_layers
 from localllm.kernels.cpu.operation import Kind, Rows, build_table
@@ -19,15 +20,20 @@ from localllm.kernels.cpu.weights import Weights
 from localllm.kernels.cpu.workspace import Workspace
 from localllm.kernels.kv_layout import KVLayout
 
-from .lowering import lower_cold
+from .halves import SplitExperts
+from .lowering import lower_cold, write_places
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    import numpy as np
+    import numpy.typing as npt
 
     from localllm.kernels.cpu.operation import Operation
     from localllm.kernels.executor import ExecutorOptions
     from localllm.kernels.spec import ModelSpec
 
+    from .adaptive import Swap
     from .exchange import Exchange
     from .halves import Split
 
@@ -46,6 +52,8 @@ class ColdHalf:
         patience: float,
     ) -> None:
         self.threads = options.threads or usable_cores()
+        self._spec = spec
+        self._stacks = {i: s.cold.experts for i, s in splits.items() if isinstance(s, SplitExperts) and s.cold}
         self._compiler = KernelCompiler(choose_isa())
         self._team = ThreadTeam(self._compiler, self.threads)
         self._team.words[Word.PATIENCE] = int(patience * PAUSES_PER_SECOND)
@@ -91,6 +99,22 @@ class ColdHalf:
         began = time.perf_counter()
         self._team.run(threads)
         governor.record((time.perf_counter() - began) / rows)
+
+    def prepare(self, swap: Swap) -> None:
+        """Repack the expert that leaves the device into the spare place, which no table names."""
+        block = self._spec.layers[swap.layer].feed_forward
+        refill_expert(self._weights, swap.layer, block, swap.outgoing, swap.spare)  # type: ignore[arg-type]
+
+    def cross(self, swap: Swap) -> None:
+        """Nothing crosses to the CPU: it reads the file."""
+
+    def crossed(self) -> bool:
+        """At once."""
+        return True
+
+    def place(self, swap: Swap, table: npt.NDArray[np.int64]) -> None:
+        """Change the table."""
+        write_places(self._weights, swap.layer, table, self._stacks[swap.layer])
 
     @property
     def weight_bytes(self) -> int:

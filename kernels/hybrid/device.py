@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from localllm.kernels.cpu.executor import CpuExecutor
+from localllm.kernels.cpu.lower_experts import refill_expert
 from localllm.kernels.cpu.step_state import Word
 
 from .cold import PAUSES_PER_SECOND
 from .exchange import Exchange, ExchangeSizes
-from .lowering import HotBlocks
+from .lowering import HotBlocks, write_places
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -23,21 +24,45 @@ if TYPE_CHECKING:
     from localllm.kernels.spec import ModelSpec
     from localllm.kernels.step import Step
 
+    from .adaptive import Swap
     from .halves import Split
+    from .switch_over import StreamCost
 
 
 class DeviceHalf(Protocol):
-    """Everything of a model that is not on the CPU: `executor` keeps the KV cache and says what is allocated."""
+    """Everything of a model that is not on the CPU: `executor` keeps the KV cache and says what is allocated.
+
+    `stream_from`: steps of so many rows or more may be run `alone` (None: none may).
+    """
 
     exchange: Exchange
     executor: Executor
     name: str
+    stream_from: int | None
 
-    def start(self, step: Step, number: int) -> None:
-        """Begin step `number`; returns while it runs, and it waits for the CPU's sums."""
+    def start(self, step: Step, number: int, *, alone: bool = False) -> None:
+        """Begin step `number`; returns while it runs, and it waits for the CPU's sums, unless it is `alone`."""
+
+    def stream_cost(self, rows: int) -> StreamCost | None:
+        """What a streamed step costs, its products measured with `rows` rows; None: none can be run, or measured."""
 
     def finish(self) -> npt.NDArray[np.float32]:
         """Wait for the end of the step; its output, valid until the next `start`."""
+
+    def take_uses(self) -> npt.NDArray[np.int64]:
+        """[layers, experts] how often experts were chosen in the step that ran alone."""
+
+    def prepare(self, swap: Swap) -> None:
+        """Get the incoming expert ready (see `swapper.ExpertMover`)."""
+
+    def cross(self, swap: Swap) -> None:
+        """Begin to copy it to the device."""
+
+    def crossed(self) -> bool:
+        """Whether it is there."""
+
+    def place(self, swap: Swap, table: npt.NDArray[np.int64]) -> None:
+        """Put it into its slot, and change the table."""
 
     def close(self) -> None:
         """Free everything. May be called twice."""
@@ -55,13 +80,18 @@ class CpuDevice:
         self._cpu = CpuExecutor(spec, options, dict.fromkeys(splits, hot))
         self._cpu.words[Word.PATIENCE] = int(patience * PAUSES_PER_SECOND)
         self.executor: Executor = self._cpu
+        self.stream_from: int | None = None
         self._pool = ThreadPoolExecutor(1, "localllm-device")
         self._running: Future[npt.NDArray[np.float32]] | None = None
 
-    def start(self, step: Step, number: int) -> None:
-        """Begin a step on a thread of its own."""
+    def start(self, step: Step, number: int, *, alone: bool = False) -> None:
+        """Begin a step on a thread of its own; this device cannot run one alone."""
         self._cpu.words[Word.STEP_NUMBER] = number
         self._running = self._pool.submit(self._run, step)
+
+    def stream_cost(self, rows: int) -> StreamCost | None:
+        """Nothing crosses."""
+        return None
 
     def _run(self, step: Step) -> npt.NDArray[np.float32]:
         try:
@@ -78,6 +108,26 @@ class CpuDevice:
             return self._running.result()
         finally:
             self._running = None
+
+    def take_uses(self) -> npt.NDArray[np.int64]:
+        """None ran."""
+        return np.zeros_like(self.exchange.uses())
+
+    def prepare(self, swap: Swap) -> None:
+        """Nothing: the file is at hand."""
+
+    def cross(self, swap: Swap) -> None:
+        """Nothing has to."""
+
+    def crossed(self) -> bool:
+        """Always."""
+        return True
+
+    def place(self, swap: Swap, table: npt.NDArray[np.int64]) -> None:
+        """Repack the incoming expert into its slot."""
+        block = self._cpu.spec.layers[swap.layer].feed_forward
+        refill_expert(self._cpu.weights, swap.layer, block, swap.incoming, swap.slot)  # type: ignore[arg-type]
+        write_places(self._cpu.weights, swap.layer, table, int((table >= 0).sum()))
 
     def close(self) -> None:
         """End its threads."""

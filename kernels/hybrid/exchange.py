@@ -40,6 +40,7 @@ class ExchangeSizes:
     hidden: int  # floats of a row, whole blocks
     gate: int
     top_k: int
+    experts: int  # of a layer
 
     @classmethod
     def of(cls, splits: Mapping[int, Split], layers: int, hidden_size: int, rows: int) -> ExchangeSizes:
@@ -47,7 +48,9 @@ class ExchangeSizes:
         gates = [s.gate.weight.rows for s in splits.values() if isinstance(s, SplitFeedForward) and s.gate is not None]
         chosen = [s.block.top_k for s in splits.values() if isinstance(s, SplitExperts)]
         whole = -(-hidden_size // BLOCK) * BLOCK
-        return cls(rows, layers, whole, -(-max(gates, default=0) // BLOCK) * BLOCK, max(chosen, default=0))
+        experts = max((s.block.experts for s in splits.values() if isinstance(s, SplitExperts)), default=0)
+        gate = -(-max(gates, default=0) // BLOCK) * BLOCK
+        return cls(rows, layers, whole, gate, max(chosen, default=0), experts)
 
     @property
     def parts(self) -> dict[str, int]:
@@ -58,6 +61,7 @@ class ExchangeSizes:
             "gate": 4 * self.gate * self.rows,
             "chosen": 8 * self.top_k * self.rows,
             "shares": 4 * self.top_k * self.rows,
+            "uses": 8 * self.experts * self.layers,
             "device flags": LINE * self.layers,
             "cpu flags": LINE * self.layers,
             "failed": LINE,
@@ -109,6 +113,10 @@ class Exchange:
         """[layers, 2] when a half began and ended its part of each layer, in units of its own clock."""
         return self.part(f"{side} times").view(np.int64).reshape(-1, STAMPS)
 
+    def uses(self) -> npt.NDArray[np.int64]:
+        """[layers, experts] how often the experts were chosen; who reads it may set it to zero."""
+        return self.part("uses").view(np.int64).reshape(self.sizes.layers, self.sizes.experts)
+
     @property
     def failed(self) -> int:
         """0, or 1 + the layer at which a half gave up."""
@@ -117,6 +125,18 @@ class Exchange:
     @failed.setter
     def failed(self, value: int) -> None:
         self.part("failed").view(np.int64)[0] = value
+
+    def fill_with_noise(self, splits: Mapping[int, Split]) -> None:
+        """Random rows, gates and choices of experts, for measurements."""
+        rng, sizes = np.random.default_rng(1), self.sizes
+        self.part("x").view(np.float32)[:] = rng.standard_normal(sizes.rows * sizes.hidden, np.float32)
+        gates = rng.standard_normal(sizes.rows * sizes.gate, np.float32) - 1.2  # of 12% neurons
+        self.part("gate").view(np.float32)[:] = gates
+        experts = [split.block.experts for split in splits.values() if isinstance(split, SplitExperts)]
+        if experts:
+            order = np.argsort(rng.random((sizes.rows, min(experts))), axis=1)[:, : sizes.top_k]
+            self.part("chosen").view(np.int64)[: order.size] = order.reshape(-1)
+            self.part("shares").view(np.float32)[:] = 1 / sizes.top_k
 
     @property
     def nbytes(self) -> int:

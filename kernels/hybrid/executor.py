@@ -11,7 +11,10 @@ from localllm.kernels.errors import ExecutionError
 from localllm.kernels.executor import ExecutorOptions, MemoryUse
 
 from .cold import ColdHalf
-from .halves import SplitFeedForward, split_model
+from .halves import SplitFeedForward, split_model, without_data
+from .placement import LayerPlacement, Placement
+from .swapper import Swapper
+from .switch_over import switch_over
 from .trace import timeline
 
 if TYPE_CHECKING:
@@ -23,13 +26,15 @@ if TYPE_CHECKING:
     from localllm.kernels.spec import ModelSpec
     from localllm.kernels.step import Step
 
+    from .adaptive import Swap
     from .device import DeviceHalf
     from .halves import Split
-    from .placement import Placement
 
     MakeDevice = Callable[[ModelSpec, Mapping[int, Split], ExecutorOptions, float], DeviceHalf]
 
 PATIENCE = 30.0  # seconds, about, that a half waits for the other one
+MEASURED_ROWS = 64  # of products on the device, to see how fast it is
+MOST_ROWS = 512  # up to which the CPU's half is measured
 
 
 class HybridExecutor:
@@ -43,24 +48,31 @@ class HybridExecutor:
         options: ExecutorOptions | None = None,
         *,
         patience: float = PATIENCE,
+        adaptive: bool = False,
     ) -> None:
+        """`adaptive`: experts change places while the model runs, as they are used."""
         given = options or ExecutorOptions()
         self.spec = spec
         self.max_rows = given.max_rows
         self.placement = placement
         self._patience = patience
-        self._splits = split_model(spec, placement)
+        self._splits = split_model(spec, placement, spare=adaptive)
         self._device = make_device(spec, self._splits, given, patience)
         self.layout = self._device.executor.layout
         self._exchange = self._device.exchange
         self._number = 0
         self._lost: str | None = None
         self._seconds = 0.0
+        self._alone = False
         try:
             self._cold = ColdHalf(spec, self._splits, self._exchange, given, patience) if self._splits else None
         except BaseException:
             self._device.close()
             raise
+        self._splits = {index: without_data(split) for index, split in self._splits.items()}
+        self.swapper: Swapper | None = None
+        if self._cold is not None and adaptive:
+            self.swapper = Swapper(self._splits, len(spec.layers), self._device, self._cold)
 
     def allocate_kv(self, pages: tuple[int, ...], kv_type: KVType, staging_pages: tuple[int, ...] = ()) -> None:
         """Make the page pools, all on the device."""
@@ -73,15 +85,45 @@ class HybridExecutor:
         self._number += 1
         self._exchange.failed = 0
         began = time.perf_counter()
-        self._device.start(step, self._number)
+        alone = self._streams(len(step.tokens))
+        self._device.start(step, self._number, alone=alone)
+        self._alone = alone
         try:
-            if self._cold is not None:
+            if self._cold is not None and not alone:
                 self._cold.run(len(step.tokens), self._number)
         finally:
             output = self._device.finish()
         self._seconds = time.perf_counter() - began
         self._check()
+        if self.swapper is not None:
+            self._note_swap(self.swapper.after(self._uses(), len(step.tokens)))
         return output
+
+    def _uses(self) -> npt.NDArray[np.int64]:
+        """[layers, experts] how often experts were chosen in the last step."""
+        if self._alone:
+            return self._device.take_uses()
+        uses = self._exchange.uses()
+        found = uses.copy()
+        uses[:] = 0
+        return found
+
+    def finish_swap(self) -> None:
+        """Complete the swap of experts that is under way, if there is one."""
+        if self.swapper is not None:
+            self._note_swap(self.swapper.finish())
+
+    def _note_swap(self, swap: Swap | None) -> None:
+        if swap is not None and self.swapper is not None:
+            layers = list(self.placement.layers)
+            units = self.swapper.residence.on_device(swap.layer)
+            layers[swap.layer] = LayerPlacement(units, layers[swap.layer].gate)
+            self.placement = Placement(tuple(layers))
+
+    def _streams(self, rows: int) -> bool:
+        """Whether a step of so many rows is the device's alone: cold weights cross to it."""
+        least = self._device.stream_from
+        return self._cold is not None and least is not None and rows >= least
 
     def _check(self) -> None:
         failed = self._exchange.failed
@@ -116,11 +158,13 @@ class HybridExecutor:
         share = self.memory().weights[self._device.name] / total
         threads = 0 if self._cold is None else self._cold.threads
         rest = f"the rest on {threads} CPU threads"
+        if self._device.stream_from is not None:
+            rest += f", or streamed for steps of {self._device.stream_from} rows or more"
         return f"hybrid: {share:.0%} of the weights on {self._device.executor.describe()}; {rest}"
 
     def timeline(self) -> list[dict[str, Any]]:
-        """When each half worked in the last step, as events of Chrome's trace format; nothing without split layers."""
-        if not self._splits:
+        """When each half worked in the last step, as events of Chrome's trace format; nothing if only one did."""
+        if not self._splits or self._alone:
             return []
         exchange = self._exchange
         return timeline(exchange.times("device"), exchange.times("cpu"), sorted(self._splits), self._seconds)
@@ -129,17 +173,29 @@ class HybridExecutor:
         """Cycles that the CPU's first thread spent in each kind of operation since the last call."""
         return {} if self._cold is None else self._cold.profile()
 
-    def cold_seconds(self, repeats: int) -> list[float]:
-        """How long the CPU's half of a step of one row takes when it need not wait for the device."""
+    def cold_seconds(self, repeats: int, rows: int = 1) -> list[float]:
+        """How long the CPU's half of a step takes when it need not wait for the device.
+
+        Steps of many rows are of random numbers, and choose random experts.
+        """
         samples = []
+        if rows > 1:
+            self._exchange.fill_with_noise(self._splits)
         for _ in range(repeats if self._cold is not None else 0):
             self._number += 1
             for layer in self._splits:
                 self._exchange.raise_flag("device", layer, self._number)
             began = time.perf_counter()
-            self._cold.run(1, self._number)  # type: ignore[union-attr]
+            self._cold.run(rows, self._number)  # type: ignore[union-attr]
             samples.append(time.perf_counter() - began)
         return samples
+
+    def choose_switch_over(self) -> None:
+        """Measure from how many rows on cold weights are worth copying to the device, where it can."""
+        cost = self._device.stream_cost(min(self.max_rows, MEASURED_ROWS)) if self._cold is not None else None
+        if cost is not None:
+            most = min(self.max_rows, MOST_ROWS)
+            self._device.stream_from = switch_over(cost, lambda rows: min(self.cold_seconds(2, rows)), most)
 
     def firing(self) -> float | None:
         """The share of the CPU's neurons that fired in the last row of gates that crossed; None: no gates did."""
@@ -154,6 +210,8 @@ class HybridExecutor:
     def close(self) -> None:
         """Free everything; the executor is unusable afterwards. May be called twice."""
         self._lost = self._lost or "the executor is closed"
+        if self.swapper is not None:
+            self.swapper.close()
         if self._cold is not None:
             self._cold.close()
         self._device.close()

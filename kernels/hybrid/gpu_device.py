@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 
 from localllm.kernels.errors import ExecutionError, OutOfMemoryError
@@ -16,24 +18,32 @@ from localllm.kernels.gpu.meeting import Meeting
 from localllm.kernels.gpu.planning import plan_memory
 from localllm.kernels.gpu.vector_products import VectorProducts
 from localllm.kernels.kv_layout import KVLayout
+from localllm.kernels.spec import MixtureOfExperts
 
 from .exchange import Exchange, ExchangeSizes
 from .executor import HybridExecutor
 from .fitting import fit_placement, unit_rates
+from .halves import SplitExperts, without_data
+from .placement import unit_count
+from .switch_over import FEWEST, StreamCost
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    import numpy as np
     import numpy.typing as npt
 
     from localllm.kernels.executor import Executor, ExecutorOptions
+    from localllm.kernels.gpu.expert_moves import ExpertMoves
     from localllm.kernels.spec import ModelSpec
     from localllm.kernels.step import Step
 
+    from .adaptive import Swap
     from .fitting import Rates
     from .halves import Split
     from .placement import Placement
+
+PIECE_BYTES = 16 << 20  # of cold weights in one of the two slots: large enough for the link, small beside what stays
+ROOM = 1.25  # of main memory that cold weights need: the rest of the program, and the pages of the file
 
 
 class GpuDevice:
@@ -50,6 +60,8 @@ class GpuDevice:
         gpu_options: GpuOptions | None = None,
     ) -> None:
         self._gpu = GpuExecutor(spec, options, gpu_options, splits)
+        self.stream_from: int | None = None
+        self._splits = {index: without_data(split) for index, split in splits.items()}
         self.executor: Executor = self._gpu
         self._pool = ThreadPoolExecutor(1, "localllm-device")
         self._running: Future[None] | None = None
@@ -68,8 +80,11 @@ class GpuDevice:
         self.exchange = Exchange(sizes, allocate)
         self._gpu.meet(Meeting(self._gpu.gpu, self.exchange, self._memory, patience))
 
-    def start(self, step: Step, number: int) -> None:
+    def start(self, step: Step, number: int, *, alone: bool = False) -> None:
         """Launch a step. One of a new kind runs once by itself, so that nobody waits while kernels are compiled."""
+        if alone:
+            self._gpu.start(step, number, streamed=True)
+            return
         if not self._gpu.seen(step):
             self._pass(-number)
             self._gpu.start(step, -number)
@@ -79,6 +94,13 @@ class GpuDevice:
             self._running = self._pool.submit(self._gpu.start, step, number)
         else:
             self._gpu.start(step, number)
+
+    def stream_cost(self, rows: int) -> StreamCost | None:
+        """What copying all and a row of products take on this card."""
+        if self._gpu.streamed is None or self._gpu.gpu.interpreted:
+            return None
+        products, hit = cold_products(self._splits)
+        return StreamCost(self._gpu.copy_seconds(), products / self._gpu.multiplications(rows), hit)
 
     def _pass(self, number: int) -> None:
         """Raise all of the CPU's flags: a step of this number waits for nobody, and its output means nothing."""
@@ -91,6 +113,34 @@ class GpuDevice:
             running, self._running = self._running, None
             running.result()
         return self._gpu.finish()
+
+    def take_uses(self) -> npt.NDArray[np.int64]:
+        """As the card has counted them."""
+        streamed = self._gpu.streamed
+        return np.zeros_like(self.exchange.uses()) if streamed is None else streamed.take_uses()
+
+    def prepare(self, swap: Swap) -> None:
+        """Pack the experts that move."""
+        self._moves.prepare(swap)
+
+    def cross(self, swap: Swap) -> None:
+        """Copy the incoming one to its landing place."""
+        self._moves.cross()
+
+    def crossed(self) -> bool:
+        """Whether it is there."""
+        return self._moves.crossed()
+
+    def place(self, swap: Swap, table: npt.NDArray[np.int64]) -> None:
+        """Copy it into its slot, and change the table."""
+        self._moves.place(swap, table)
+
+    @property
+    def _moves(self) -> ExpertMoves:
+        moves = self._gpu.moves
+        if moves is None:
+            raise ExecutionError("this device was opened without room for experts that move")
+        return moves
 
     def close(self) -> None:
         """Free the card's memory."""
@@ -107,13 +157,54 @@ def open_hybrid(spec: ModelSpec, options: ExecutorOptions) -> HybridExecutor:
     budget = options.vram if options.vram is not None else free_memory(gpu)
     cache = cache_bytes(KVLayout.of(spec), options)
     rates = unit_rates(spec, options.rates) if options.rates else None
-    placement = fit_gpu(spec, options, 1 << 62 if budget is None else budget - cache, rates=rates)
+    room = 1 << 62 if budget is None else budget - cache
+    moving = any(isinstance(layer.feed_forward, MixtureOfExperts) for layer in spec.layers)
+    own = GpuOptions(piece_bytes=PIECE_BYTES if options.max_rows >= FEWEST else 0, moving=moving)
+    placement = fit_gpu(spec, options, room, own, rates)
+    if placement is None or not has_room_twice(spec, placement, options.main_memory):
+        own = GpuOptions(moving=moving)
+        placement = fit_gpu(spec, options, room, own, rates)
     if placement is None:
         raise OutOfMemoryError(
             f"{(budget or 0) / 2**30:.2f} GiB of {gpu.name} do not hold attention, head and KV cache of {spec.name}",
             hint="Give it a larger --vram, ask for a shorter --context, or use --device cpu.",
         )
-    return HybridExecutor(spec, placement, GpuDevice, replace(options, vram=budget))
+    make = partial(GpuDevice, gpu_options=own)
+    made = HybridExecutor(spec, placement, make, replace(options, vram=budget), adaptive=moving)
+    try:
+        made.choose_switch_over()
+    except BaseException:
+        made.close()
+        raise
+    return made
+
+
+def cold_products(splits: Mapping[int, Split]) -> tuple[float, float]:
+    """Multiplications of a row in all cold halves, and of the weights of experts the share that it hits (else 1)."""
+    total, hit = 0.0, 1.0
+    for split in splits.values():
+        cold = split.cold
+        if cold is None:
+            continue
+        matrices = [linear.weight for linear in (cold.gate, cold.up, cold.down) if linear is not None]
+        products = float(sum(tensor.rows * tensor.columns for tensor in matrices))
+        if isinstance(split, SplitExperts):
+            hit = split.block.top_k / split.block.experts
+            products *= hit * int((split.places < 0).sum())
+        total += products
+    return total, hit
+
+
+def has_room_twice(spec: ModelSpec, placement: Placement, free: int | None) -> bool:
+    """Whether cold weights fit into main memory twice: for the CPU, and page-locked as the card reads them."""
+    if free is None:
+        return True
+    cold = 0.0
+    for layer, placed in zip(spec.layers, placement.layers, strict=True):
+        block = layer.feed_forward
+        weights = sum(linear.weight.nbytes for linear in (block.gate, block.up, block.down) if linear is not None)
+        cold += weights * (1 - len(placed.units) / unit_count(block))
+    return 2 * cold * ROOM <= free
 
 
 def fit_gpu(
@@ -129,6 +220,8 @@ def fit_gpu(
     vectors = VectorProducts(gpu, own.arithmetic or gpu.arithmetic)
 
     def planned(splits: Mapping[int, Split]) -> int:
-        return plan_memory(spec, gpu, vectors, options.max_rows, own.short or short_type(gpu), splits)[0].total
+        short = own.short or short_type(gpu)
+        rows, pieces = options.max_rows, own.piece_bytes
+        return plan_memory(spec, gpu, vectors, rows, short, splits, pieces, own.moving)[0].total
 
     return fit_placement(spec, budget, planned, mode=options.mode, rates=rates)

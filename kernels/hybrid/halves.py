@@ -44,7 +44,10 @@ class SplitFeedForward:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SplitExperts:
-    """A mixture's halves. `places`, per expert: its number in `hot` or, as ~number, in `cold`."""
+    """A mixture's halves. `places`, per expert: its number in `hot` or, as ~number, in `cold`.
+
+    The cold half may have one place more, behind all others, which is free for an expert that moves.
+    """
 
     block: MixtureOfExperts
     hot: MixtureOfExperts | None
@@ -62,8 +65,11 @@ Split = SplitFeedForward | SplitExperts
 Block = TypeVar("Block", FeedForward, MixtureOfExperts)
 
 
-def split_model(spec: ModelSpec, placement: Placement) -> dict[int, Split]:
-    """By layer the halves of its feed-forward block, of the layers that are not whole on the device."""
+def split_model(spec: ModelSpec, placement: Placement, *, spare: bool = False) -> dict[int, Split]:
+    """By layer the halves of its feed-forward block, of the layers that are not whole on the device.
+
+    `spare`: cold halves of mixtures get a place for an expert that moves, if there is a hot half to move to.
+    """
     if len(placement.layers) != len(spec.layers):
         raise UnsupportedModelError(f"a placement of {len(placement.layers)} layers for {len(spec.layers)}")
     found: dict[int, Split] = {}
@@ -72,23 +78,24 @@ def split_model(spec: ModelSpec, placement: Placement) -> dict[int, Split]:
         if list(placed.units) != sorted(set(placed.units)) or not set(placed.units) <= set(range(units)):
             raise UnsupportedModelError(f"layer {index} has units 0 to {units - 1}, each at most once and rising")
         if len(placed.units) < units:
-            found[index] = _split(layer.feed_forward, placed)
+            found[index] = _split(layer.feed_forward, placed, spare)
     return found
 
 
-def _split(block: FeedForward | MixtureOfExperts, placed: LayerPlacement) -> Split:
+def _split(block: FeedForward | MixtureOfExperts, placed: LayerPlacement, spare: bool) -> Split:
     hot = np.asarray(placed.units, np.int64)
     cold = np.setdiff1d(np.arange(unit_count(block)), hot)
     if isinstance(block, MixtureOfExperts):
         places = np.empty(block.experts, np.int64)
         places[hot] = np.arange(len(hot))
         places[cold] = ~np.arange(len(cold))
-        mixture, rest_experts = _experts(block, hot), _some(_experts(block, cold))
+        stack = np.append(cold, cold[-1]) if spare and len(hot) else cold
+        mixture, rest_experts = half_of_experts(block, hot), _some(half_of_experts(block, stack))
         if mixture is not None:  # else the CPU has the shared expert too
             rest_experts = replace(rest_experts, shared=None, shared_gate=None)
         return SplitExperts(block, mixture, rest_experts, places)
     group = group_size(block)
-    halves = [_neurons(block, units, group) for units in (hot, cold)]
+    halves = [half_of_neurons(block, units, group) for units in (hot, cold)]
     rest = _some(halves[1])
     bias = block.down.bias if halves[0] is None else None
     rest = replace(rest, down=Linear(rest.down.weight, bias), post_norm=None)
@@ -96,6 +103,26 @@ def _split(block: FeedForward | MixtureOfExperts, placed: LayerPlacement) -> Spl
         return SplitFeedForward(block, halves[0], rest)
     order = np.concatenate([_members(units, group, block.up.weight.rows) for units in (hot, cold)])
     return SplitFeedForward(block, halves[0], rest, _rows(block.gate, order))
+
+
+def without_data(split: Split) -> Split:
+    """The same halves without the bytes of their weights, once those are loaded."""
+    if isinstance(split, SplitExperts):
+        hot, cold = split.hot, split.cold
+        return replace(split, hot=_emptied(hot), cold=_emptied(cold))
+    gate = None if split.gate is None else _bare(split.gate)
+    return replace(split, hot=_emptied(split.hot), cold=_emptied(split.cold), gate=gate)
+
+
+def _emptied(block: Block | None) -> Block | None:
+    if block is None:
+        return None
+    gate = None if block.gate is None else _bare(block.gate)
+    return replace(block, gate=gate, up=_bare(block.up), down=_bare(block.down))
+
+
+def _bare(linear: Linear) -> Linear:
+    return replace(linear, weight=replace(linear.weight, data=linear.weight.data[:0]))
 
 
 def _some(block: Block | None) -> Block:
@@ -110,7 +137,8 @@ def _members(units: Indices, group: int, count: int) -> Indices:
     return members[members < count]
 
 
-def _neurons(block: FeedForward, units: Indices, group: int) -> FeedForward | None:
+def half_of_neurons(block: FeedForward, units: Indices, group: int) -> FeedForward | None:
+    """Some groups of a block's neurons as a block; None: no group."""
     if not len(units):
         return None
     members = _members(units, group, block.up.weight.rows)
@@ -120,7 +148,8 @@ def _neurons(block: FeedForward, units: Indices, group: int) -> FeedForward | No
     return replace(block, gate=gate, up=_rows(block.up, members), down=Linear(down, block.down.bias), predictor=None)
 
 
-def _experts(block: MixtureOfExperts, units: Indices) -> MixtureOfExperts | None:
+def half_of_experts(block: MixtureOfExperts, units: Indices) -> MixtureOfExperts | None:
+    """Some of a mixture's experts as a mixture; None: none."""
     if not len(units):
         return None
 

@@ -30,8 +30,11 @@ from .meeting import raise_flag, wait_for
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    import numpy.typing as npt
+
     from localllm.kernels.cpu.lowering import Environment
     from localllm.kernels.cpu.operation import Operation, Rows
+    from localllm.kernels.cpu.weights import Weights
     from localllm.kernels.spec import MixtureOfExperts
 
     from .exchange import Exchange
@@ -208,6 +211,7 @@ def _mixture(
             absent=count,
             own=own,
             copies=copies,
+            uses=0 if hot else exchange.address("uses") + 8 * exchange.sizes.experts * index,
         )
     )
     if hot:
@@ -219,6 +223,12 @@ def _mixture(
         drop_absent(active=own.sorted.active, absent=count),
     )
     _products(lowering, name, half, own, target)
+
+
+def write_places(weights: Weights, index: int, table: npt.NDArray[np.int64], stack: int) -> None:
+    """Change the table of a layer's experts in a half: -1, which is an expert that is elsewhere, becomes `stack`."""
+    target = weights.constant(f"layer {index} experts places").view(np.int64)
+    target[: len(table)] = np.where(table < 0, stack, table)
 
 
 def _products(lowering: Lowering, name: str, half: MixtureOfExperts, own: Choice, target: Rows) -> None:

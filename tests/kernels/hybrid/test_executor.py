@@ -133,9 +133,9 @@ class _Deaf(CpuDevice):
 
     deaf = False
 
-    def start(self, step: Step, number: int) -> None:
+    def start(self, step: Step, number: int, *, alone: bool = False) -> None:
         if not self.deaf:
-            super().start(step, number)
+            super().start(step, number, alone=alone)
 
     def finish(self) -> Logits:
         return np.zeros((1, 1), np.float32) if self.deaf else super().finish()

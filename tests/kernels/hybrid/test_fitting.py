@@ -106,28 +106,32 @@ def test_planned_bytes_are_allocated_on_the_card(spec_maker: Callable[..., Any])
     pytest.importorskip("triton")
     from localllm.kernels.errors import OutOfMemoryError
     from localllm.kernels.executor import ExecutorOptions
-    from localllm.kernels.gpu.executor import GpuExecutor
+    from localllm.kernels.gpu.executor import GpuExecutor, GpuOptions
     from localllm.kernels.hybrid.executor import HybridExecutor
     from localllm.kernels.hybrid.gpu_device import fit_gpu, open_hybrid
 
     spec = _model(spec_maker, "relu")
-    options = ExecutorOptions(threads=1, max_rows=4)
+    options = ExecutorOptions(threads=1, max_rows=8)
     full = GpuExecutor(spec, options).planned.total
     found: list[Placement | None] = [fit_gpu(spec, options, full * step // 20) for step in range(21)]
     assert found[0] is None
     assert found[-1] is not None
+    less, pieces = (fit_gpu(spec, options, full - 1, GpuOptions(piece_bytes=size)) for size in (0, 30_000))
+    assert less is not None
+    assert pieces is not None
+    assert len(pieces.layers[0].units) < len(less.layers[0].units)  # the two slots take their share
     sizes = [len(placement.layers[0].units) for placement in found if placement is not None]
     assert sizes == sorted(sizes)
     smallest = next(step for step, placement in enumerate(found) if placement is not None)
     for step in {smallest, (smallest + 20) // 2, 20}:
         budget = full * step // 20
-        executor = open_hybrid(spec, ExecutorOptions(threads=1, max_rows=4, vram=budget))
+        executor = open_hybrid(spec, ExecutorOptions(threads=1, max_rows=8, vram=budget))
         assert isinstance(executor, HybridExecutor)
         memory = executor.memory()
         assert memory.weights["cuda"] + memory.workspace["cuda"] <= budget
         executor.close()
     with pytest.raises(OutOfMemoryError, match="do not hold attention"):
-        open_hybrid(spec, ExecutorOptions(threads=1, max_rows=4, vram=1000))
+        open_hybrid(spec, ExecutorOptions(threads=1, max_rows=8, vram=1000))
 
 
 def test_what_does_not_fit_on_the_card_is_divided(
