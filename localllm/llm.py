@@ -69,6 +69,7 @@ class LLM:
         from localllm.chat_template import ChatTemplate
         from localllm.engine import Engine, EngineOptions
         from localllm.gguf_io import open_gguf
+        from localllm.hardware import detect
         from localllm.kernels.executor import ExecutorOptions
         from localllm.kernels.registry import open_executor
         from localllm.models import load_spec
@@ -115,6 +116,7 @@ class LLM:
                     if progress is not None:
                         progress(event)
 
+                split = device in ("auto", "hybrid")
                 options = ExecutorOptions(
                     threads=threads,
                     mode=mode,
@@ -124,7 +126,8 @@ class LLM:
                     repacked=repacked_file(self._file),
                     kv_pages=engine_options.pages(self.spec, ExecutorOptions().max_rows),
                     kv_type=kv,
-                    rates=measured_rates(self.path, len(self.spec.layers)) if device in ("auto", "hybrid") else (),
+                    rates=measured_rates(self.path, len(self.spec.layers)) if split else (),
+                    main_memory=detect().available_bytes if split else None,
                 )
                 executor = open_executor(self.spec, device, options)
                 try:

@@ -1,294 +1,339 @@
-"""Decoding of random-weight models with half of their weights on a card, against what the memories allow.
+"""Measures a hybrid on one card and its CPU in one call: decoding, prompts, experts that move, and how exact it is.
 
-    python scripts/hybrid_benchmark.py [--only check,trip,dense,relu,mixture] [--layers 32] [--share 0.5] [--steps 64]
+    python scripts/hybrid_benchmark.py [--only check,memory,trip,dense,relu,prefill,mixture,kl] [--tiny] [--limit 100]
+        [--models FILE...] [--layers N] [--mixture-layers N]
 
-Needs a card. The ReLU model has the shape of the dense one; biases of its gates make 12% of the neurons fire, with a
-skew as measured on real models: the hottest 26% make 63% of the activations.
+Every part runs in a process of its own, ended after `--limit` seconds, and prints each row when it is measured. First
+all parts run with one layer and side by side, which compiles their kernels. `--tiny` tries the script anywhere
+(TRITON_INTERPRET=1). The ReLU model has the shape of the dense one; biases of its gates make 12% of the neurons fire,
+with a skew as measured on real models: the hottest 26% make 63% of the activations.
 """
 
 from __future__ import annotations
 
 import argparse
 import statistics
+import subprocess
 import sys
 import time
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parent))
-from gpu_benchmark import SHAPES, random_model
+from hybrid_models import FULL, TINY, dense_model, matrices, mixture_model, popularity, sparse_model
 
 from localllm.benchmark import measure_memory_bandwidth
-from localllm.gguf_io import QuantType, Tensor
 from localllm.kernels.executor import ExecutorOptions
-from localllm.kernels.gpu.executor import GpuExecutor
+from localllm.kernels.gpu.device import open_gpu, short_type
+from localllm.kernels.gpu.executor import GpuExecutor, GpuOptions
+from localllm.kernels.gpu.planning import plan_memory
+from localllm.kernels.gpu.vector_products import VectorProducts
 from localllm.kernels.hybrid.executor import HybridExecutor
-from localllm.kernels.hybrid.gpu_device import GpuDevice, fit_gpu
+from localllm.kernels.hybrid.fitting import fit_placement
+from localllm.kernels.hybrid.gpu_device import PIECE_BYTES, GpuDevice
 from localllm.kernels.hybrid.placement import LayerPlacement, Placement, uniform_placement, unit_count
-from localllm.kernels.single_sequence import pages_for, simple_step
-from localllm.kernels.spec import Activation, FeedForward, Gating, Linear, MixtureOfExperts
+from localllm.kernels.single_sequence import logits_of, pages_for, simple_step
 
 if TYPE_CHECKING:
     from localllm.kernels.executor import Executor
     from localllm.kernels.spec import ModelSpec
 
 CONTEXT = 256
-DENSITY, HOT, HOT_SHARE = 0.12, 0.26, 0.63
+PARTS = ("check", "memory", "trip", "dense", "relu", "prefill", "mixture", "kl")
+BEGAN = time.time()
 
 
-def rates(neurons: int) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    """How often each neuron fires, the hottest first: a beta distribution of the measured mean and skew."""
-    rng = np.random.default_rng(9)
-    best: tuple[float, np.ndarray[tuple[int], np.dtype[np.float64]]] | None = None
-    for spread in (0.3, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 5.0):
-        found = np.sort(rng.beta(spread, spread * (1 - DENSITY) / DENSITY, neurons))[::-1]
-        share = float(found[: int(HOT * neurons)].sum() / found.sum())
-        if best is None or abs(share - HOT_SHARE) < abs(best[0] - HOT_SHARE):
-            best = share, found
-    assert best is not None
-    return best[1]
+def say(what: str, value: str, more: str = "") -> None:
+    """A row of the table, at once."""
+    print(f"{time.time() - BEGAN:6.1f} s | {what:<44} | {value:<24} | {more}", flush=True)
 
 
-def sparse_model(spec: ModelSpec) -> ModelSpec:
-    """The same with ReLU gates that seldom fire, hot neurons first."""
-    inner = spec.layers[0].feed_forward.up.weight.rows
-    normal = statistics.NormalDist()
-    deviation = 0.02 * 10 * 4.18
-    bias = np.array([normal.inv_cdf(min(max(rate, 1e-6), 0.999)) for rate in rates(inner)]) * deviation
-    tensor = Tensor("bias", QuantType.F32, (inner,), bias.astype(np.float32).view(np.uint8))
-    layers = []
-    for layer in spec.layers:
-        block = layer.feed_forward
-        assert isinstance(block, FeedForward)
-        assert block.gate is not None
-        gate = Linear(block.gate.weight, tensor)
-        layers.append(replace(layer, feed_forward=replace(block, gate=gate, activation=Activation.RELU)))
-    return replace(spec, layers=tuple(layers))
+class Benchmark:
+    """The parts, with what was asked for."""
 
+    def __init__(self, given: argparse.Namespace) -> None:
+        self.sizes = TINY if given.tiny else FULL
+        self.steps: int = given.steps
+        self.layers: int = min(given.layers or 99, self.sizes.dense.layers)
+        self.mixture_layers: int = min(given.mixture_layers or given.layers or 99, self.sizes.mixture.layers)
+        self.moves: int = given.moves
+        self.models: list[str] = given.models
+        self.tiny: bool = given.tiny
+        self.warm: bool = given.warm
+        self.options = ExecutorOptions(max_rows=16, threads=given.threads)
+        self.context = 40 if given.tiny else CONTEXT
 
-def centred(spec: ModelSpec) -> ModelSpec:
-    """The same with nibbles 1 to 15, whose mean is zero: else every product would have one common part."""
-    tensors = [spec.embed.table, spec.head.linear.weight]
-    for layer in spec.layers[:1]:  # all layers share their bytes
-        block = layer.attention, layer.feed_forward
-        linears = [getattr(part, name) for part in block for name in NAMES if getattr(part, name, None) is not None]
-        tensors += [linear.weight for linear in linears]
-    for data in {id(tensor.data): tensor.data for tensor in tensors}.values():
-        nibbles = data.reshape(len(data), -1, 18)[..., 2:]
-        nibbles[(nibbles & 15) == 0] |= 8
-        nibbles[(nibbles >> 4) == 0] |= 128
-    return spec
+    # What parts are made of
 
+    def open(
+        self, spec: ModelSpec, placement: Placement, *, rows: int = 16, streamed: bool = False, adaptive: bool = False
+    ) -> tuple[HybridExecutor, GpuDevice]:
+        """A hybrid and its device."""
+        devices: list[GpuDevice] = []
+        piece = (1 << 14 if self.tiny else PIECE_BYTES) if streamed else 0
+        make = partial(GpuDevice, gpu_options=GpuOptions(piece_bytes=piece, moving=adaptive))
 
-NAMES = ("query", "key", "value", "output", "gate", "up", "down")
+        def device(*arguments: object) -> GpuDevice:
+            devices.append(make(*arguments))  # type: ignore[arg-type]
+            return devices[0]
 
+        options = replace(self.options, max_rows=rows)
+        made = HybridExecutor(spec, placement, device, options, adaptive=adaptive)
+        made.allocate_kv(pages_for(made.layout, max(rows, self.context) + 16), "f16", (0,) * len(made.layout.groups))
+        return made, devices[0]
 
-def mixture_model(layers: int) -> ModelSpec:
-    """The shape of a 30B model with 128 experts of which 8 are chosen; biases of the router skew the choice."""
-    shape = replace(SHAPES["8b"], hidden=2048, heads=32, kv_heads=4, inner=768, layers=layers, vocabulary=151936)
-    spec = centred(random_model(shape, "q4_0"))
-    rng, kind, count = np.random.default_rng(2), QuantType.Q4_0, EXPERTS
+    def decode(self, executor: Executor, steps: int, *, vary: bool = False) -> float:
+        """Median seconds of a decoded token, always the same one or (`vary`) others."""
+        vocabulary, samples = executor.spec.vocabulary_size, []
+        for index in range(4 + steps):
+            token = (7 + 31 * index) % vocabulary if vary else 7
+            step = simple_step(executor.layout, np.array([token], np.int32), self.context)
+            start = time.perf_counter()
+            executor.forward(step)
+            samples.append(time.perf_counter() - start)
+        return statistics.median(samples[4:])
 
-    def stack(rows: int, columns: int) -> Tensor:
-        data = rng.integers(0, 256, (count, rows, columns // 32, 18), dtype=np.uint8)
-        data[..., 2:][(data[..., 2:] & 15) == 0] |= 8
-        data[..., 2:][(data[..., 2:] >> 4) == 0] |= 128
-        data[..., :2] = np.full(1, 0.2 / columns**0.5, np.float16).view(np.uint8)
-        return Tensor("experts", kind, (count, rows, columns), data.reshape(count, rows, -1))
-
-    gate, up, down = Linear(stack(768, 2048)), Linear(stack(768, 2048)), Linear(stack(2048, 768))
-    made = []
-    for layer in spec.layers:
-        router = (rng.standard_normal((count, 2048)) * 2048**-0.5).astype(np.float32)
-        popular = rng.permutation(np.linspace(SKEW, -SKEW, count)).astype(np.float32)
-        linear = Linear(
-            Tensor("router", QuantType.F32, router.shape, router.view(np.uint8)),
-            Tensor("bias", QuantType.F32, (count,), popular.view(np.uint8)),
+    def measure(self, name: str, spec: ModelSpec, placement: Placement, *, vary: bool = False) -> float:
+        """Decode, and what each half needs by itself."""
+        start = time.time()
+        made, device = self.open(spec, placement)
+        loaded = time.time() - start
+        seconds = self.decode(made, self.steps, vary=vary)
+        memory = made.memory().weights
+        units = f"{len(placement.layers[0].units)} of {unit_count(spec.layers[0].feed_forward)} units a layer"
+        sizes = ", ".join(f"{key} {value / 1e9:.3f} GB" for key, value in memory.items())
+        say(
+            f"{name}: decode",
+            f"{1 / seconds:.1f} tok/s",
+            f"{seconds * 1e3:.3f} ms; {units}; {sizes}; load {loaded:.0f} s",
         )
-        block = MixtureOfExperts(
-            layer.feed_forward.norm,
-            linear,
-            gate,
-            up,
-            down,
-            count,
-            8,
-            Activation.SILU,
-            Gating.SOFTMAX,
-            normalise=True,
+        alone = statistics.median(made.cold_seconds(max(3, self.steps // 4)) or [0.0])
+        step = simple_step(made.layout, np.array([7], np.int32), self.context)
+        card = device.seconds_alone(step, max(3, self.steps // 4))
+        rate = f"{memory['cpu'] / alone / 1e9:.1f} GB/s of its weights" if alone else "nothing"
+        say(f"{name}: halves by themselves", f"CPU {alone * 1e3:.3f} ms", f"{rate}; card {card * 1e3:.3f} ms")
+        profile = made.cold_profile()
+        total = sum(profile.values()) or 1
+        say(f"{name}: CPU's time", "", ", ".join(f"{key} {value / total:.0%}" for key, value in profile.items()))
+        if made.firing() is not None:
+            say(f"{name}: of the CPU's neurons fire", f"{made.firing():.1%}")
+        made.close()
+        return seconds
+
+    def half(self, spec: ModelSpec) -> Placement:
+        """The placement of which half of all weights are on the card; workspace and KV are not counted."""
+        whole = sum(tensor.nbytes for index in range(len(spec.layers)) for tensor in matrices(spec, index))
+        whole += spec.head.linear.weight.nbytes + spec.embed.table.nbytes
+        gpu = open_gpu()
+        vectors, short = VectorProducts(gpu, gpu.arithmetic), short_type(gpu)
+        found = fit_placement(
+            spec, whole // 2, lambda splits: plan_memory(spec, gpu, vectors, 16, short, splits)[0].weights
         )
-        made.append(replace(layer, feed_forward=block))
-    return replace(spec, layers=tuple(made))
+        return uniform_placement(spec, 0.4) if found is None else found
 
+    # The parts
 
-EXPERTS, SKEW = 128, 1.5
+    def check(self) -> None:
+        """A small model split gives what it gives whole on the card."""
+        sizes = replace(self.sizes, dense=replace(self.sizes.dense, inner=self.sizes.dense.inner // 2, vocabulary=256))
+        spec = dense_model(sizes, 2)
+        for name, model in (("dense", spec), ("relu", sparse_model(spec)), ("mixture", mixture_model(TINY))):
+            whole = self._outputs(GpuExecutor(model, replace(self.options, max_rows=32)))
+            for share, streamed in ((0.5, False), (0.0, False), (0.5, True)):
+                made, device = self.open(model, uniform_placement(model, share), rows=32, streamed=streamed)
+                device.stream_from = 6 if streamed else None
+                found = self._outputs(made)
+                wrong = np.abs(found - whole).max() / np.abs(whole).max()
+                agree = float((found.argmax(1) == whole.argmax(1)).mean())
+                how = "streamed" if streamed else "both halves"
+                say(f"check {name}, {share:.0%} on the card, {how}", f"differs by {wrong:.1e}", f"top-1 {agree:.0%}")
 
+    def _outputs(self, executor: Executor) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:
+        executor.allocate_kv(pages_for(executor.layout, 64), "f16", (0,))
+        first = executor.forward(simple_step(executor.layout, np.arange(5, 21, dtype=np.int32))).copy()
+        rest = [executor.forward(simple_step(executor.layout, np.array([9 + i]), 16 + i)).copy() for i in range(6)]
+        executor.close()
+        return np.concatenate([first, *rest])
 
-def popularity(spec: ModelSpec) -> list[np.ndarray[tuple[int], np.dtype[np.float64]]]:
-    """Per layer what a profile would say of its experts: the biases that skew the choice."""
-    blocks = [layer.feed_forward for layer in spec.layers]
-    return [
-        block.router.bias.data.view(np.float32).astype(np.float64)
-        for block in blocks
-        if isinstance(block, MixtureOfExperts) and block.router.bias is not None
-    ]
+    def memory(self) -> None:
+        """What the CPU reads, by threads."""
+        for threads in (2,) if self.tiny else (8, 16):
+            bandwidth = measure_memory_bandwidth(threads, repetitions=1 if self.tiny else 3)
+            say(f"memory bandwidth, {threads} threads", f"{bandwidth / 1e9:.1f} GB/s")
 
+    def trip(self) -> None:
+        """The cost of meeting: one group a layer on the CPU, against the card alone."""
+        spec = dense_model(self.sizes, self.layers)
+        full = GpuExecutor(spec, self.options)
+        full.allocate_kv(pages_for(full.layout, self.context + 16), "f16", (0,))
+        alone = self.decode(full, self.steps)
+        full.close()
+        say("card alone: decode", f"{1 / alone:.1f} tok/s", f"{alone * 1e3:.3f} ms")
+        most = Placement(
+            tuple(LayerPlacement(tuple(range(unit_count(layer.feed_forward) - 1))) for layer in spec.layers)
+        )
+        seconds = self.measure("one group a layer on the CPU", spec, most)
+        say("round trip", f"{(seconds - alone) / len(spec.layers) * 1e6:.1f} us a layer", "asked: below 12")
 
-def mixture(options: ExecutorOptions, steps: int, layers: int) -> None:
-    """A third of the experts on the card: the most popular of each layer, or whole layers."""
-    spec = mixture_model(layers)
-    third = EXPERTS // 3
-    rates = popularity(spec)
-    best = Placement(tuple(LayerPlacement(tuple(sorted(np.argsort(-rate)[:third].tolist()))) for rate in rates))
-    everything, nothing = LayerPlacement(tuple(range(EXPERTS))), LayerPlacement(())
-    on_card = layers * third // EXPERTS
-    whole = Placement(tuple(nothing if index < layers - on_card else everything for index in range(layers)))
-    for name, placement in (("popular experts", best), ("whole layers", whole)):
-        measure(f"mixture, {name}", spec, options, placement, steps, vary=True)
+    def dense(self) -> None:
+        """Half of the weights on the card."""
+        spec = dense_model(self.sizes, self.layers)
+        self.measure("dense, half on the card", spec, self.half(spec))
 
+    def relu(self) -> None:
+        """The same with ReLU: all gates on the card."""
+        spec = sparse_model(dense_model(self.sizes, self.layers))
+        self.measure("ReLU, half on the card", spec, self.half(spec))
 
-def decode(executor: Executor, steps: int, *, vary: bool = False) -> float:
-    """Median seconds of a decoded token, always the same one or (`vary`) others."""
-    executor.allocate_kv(pages_for(executor.layout, CONTEXT + 16), "f16", (0,) * len(executor.layout.groups))
-    step = simple_step(executor.layout, np.array([7], np.int32), CONTEXT)
-    for _ in range(8):
-        executor.forward(step)
-    samples = []
-    for index in range(steps):
-        if vary:
-            step = simple_step(executor.layout, np.array([7 + 31 * index], np.int32), CONTEXT)
-        start = time.perf_counter()
-        executor.forward(step)
-        samples.append(time.perf_counter() - start)
-    return statistics.median(samples)
-
-
-def say(text: str) -> None:
-    """Print at once."""
-    print(text, flush=True)
-
-
-def check(options: ExecutorOptions) -> None:
-    """A small model split gives what it gives whole on the card."""
-    spec = centred(random_model(replace(SHAPES["8b"], inner=4096, vocabulary=2048), "q4_0", 3))
-    for name, model in (("dense", spec), ("relu", sparse_model(spec))):
-        outputs = []
-        for share in (1.0, 0.5, 0.0):
-            made: Executor = (
-                GpuExecutor(model, options)
-                if share == 1.0
-                else HybridExecutor(model, uniform_placement(model, share), GpuDevice, options)
-            )
-            made.allocate_kv(pages_for(made.layout, 64), "f16", (0,))
-            tokens = np.arange(5, 21, dtype=np.int32)
-            first = made.forward(simple_step(made.layout, tokens)).copy()
-            rest = [made.forward(simple_step(made.layout, np.array([9 + i]), 16 + i)).copy() for i in range(6)]
-            outputs.append(np.concatenate([first, *rest]))
+    def prefill(self) -> None:
+        """Prompts by both halves, and streamed, by rows a step."""
+        spec = dense_model(self.sizes, self.layers)
+        most = 32 if self.tiny or self.warm else 512
+        counts = (8, 32) if self.tiny or self.warm else (8, 16, 32, 64, 128, 256, 512)
+        for name, model in (("dense", spec), ("ReLU", sparse_model(spec))):
+            made, device = self.open(model, self.half(model), rows=most, streamed=True)
+            cost = device.stream_cost(min(64, most))
+            made.choose_switch_over()
+            chosen = device.stream_from
+            if cost is not None:
+                size = device.streamed_bytes
+                more = f"{size / 1e9:.2f} GB at {size / cost.copy / 1e9:.1f} GB/s; products {1 / cost.row:.0f} rows/s"
+                say(f"{name}: switch-over as measured", f"{chosen} rows", more)
+            for rows in counts:
+                step = simple_step(made.layout, np.arange(rows, dtype=np.int32) % 200, output_rows=np.array([rows - 1]))
+                times = []
+                for least in (None, 1):
+                    device.stream_from = least
+                    times.append(min(self._seconds(made, step) for _ in range(3)))
+                faster = f"streaming is {times[0] / times[1]:.2f} times as fast"
+                rates = f"{rows / times[0]:.0f} and {rows / times[1]:.0f} tok/s"
+                say(f"{name}: {rows} rows, both halves and streamed", rates, faster)
             made.close()
-        for share, found in zip((0.5, 0.0), outputs[1:], strict=True):
-            wrong = np.abs(found - outputs[0]).max() / np.abs(outputs[0]).max()
-            agree = float((found.argmax(1) == outputs[0].argmax(1)).mean())
-            say(f"check {name} share {share}: relative difference {wrong:.1e}, top-1 agreement {agree:.0%}")
+
+    def _seconds(self, executor: Executor, step: object) -> float:
+        start = time.perf_counter()
+        executor.forward(step)  # type: ignore[arg-type]
+        return time.perf_counter() - start
+
+    def mixture(self) -> None:
+        """A third of the experts on the card: whole layers, the popular of each layer, and those that move there."""
+        spec, count = mixture_model(self.sizes, self.mixture_layers), self.sizes.experts
+        third, layers = count // 3, len(spec.layers)
+        popular = popularity(spec)
+        everything, nothing = LayerPlacement(tuple(range(count))), LayerPlacement(())
+        on_card = max(1, layers // 3)
+        whole = Placement((nothing,) * (layers - on_card) + (everything,) * on_card)
+        best = Placement(tuple(LayerPlacement(tuple(sorted(np.argsort(-rate)[:third].tolist()))) for rate in popular))
+        static = self.measure("mixture, whole layers", spec, whole, vary=True)
+        seconds = self.measure("mixture, popular experts", spec, best, vary=True)
+        say("mixture: popular experts", f"{static / seconds:.2f} times", "as fast as whole layers; asked: 1.3")
+        start = Placement((LayerPlacement(tuple(range(third))),) * layers)
+        made, _ = self.open(spec, start, adaptive=True)
+        swapper = made.swapper
+        assert swapper is not None
+        for part in range(1 if self.warm else 5):
+            seconds = self.decode(made, self.moves // 5, vary=True)
+            right = [
+                len(set(p.units) & set(b.units)) / third
+                for p, b in zip(made.placement.layers, best.layers, strict=True)
+            ]
+            more = f"{swapper.swaps} swaps so far; {statistics.mean(right):.0%} of the popular experts are on the card"
+            name = f"mixture, first experts, moving: {(part + 1) * (self.moves // 5)} tokens"
+            say(name, f"{1 / seconds:.1f} tok/s", f"{static / seconds:.2f} times whole layers; {more}")
+        made.close()
+
+    def kl(self) -> None:
+        """Divergence from float32 of real models: on the CPU, on the card, and halved."""
+        from localllm.gguf_io import open_gguf
+        from localllm.kernels.cpu.executor import CpuExecutor
+        from localllm.kernels.reference import ReferenceExecutor
+        from localllm.models import load_spec
+        from localllm.tokenizer import Tokenizer
+
+        for path in self.models:
+            if not Path(path).is_file():
+                say(f"KL, {Path(path).name}", "no such file")
+                continue
+            with open_gguf(Path(path)) as file:
+                spec, options = load_spec(file), ExecutorOptions(max_rows=64, threads=self.options.threads)
+                tokens = np.array(Tokenizer.from_gguf(file).encode(TEXT)[: 16 if self.tiny or self.warm else 96])
+                reference = _log(logits_of(ReferenceExecutor(spec, options), tokens))
+                half = uniform_placement(spec, 0.5)
+                kinds = {
+                    "CPU": lambda: CpuExecutor(spec, options),  # noqa: B023
+                    "card": lambda: GpuExecutor(spec, options),  # noqa: B023
+                    "halved": lambda: HybridExecutor(spec, half, GpuDevice, options),  # noqa: B023
+                }
+                for name, make in kinds.items():
+                    executor: Executor = make()
+                    found = _log(logits_of(executor, tokens, kv_type="f16"))
+                    executor.close()
+                    loss = float((np.exp(reference) * (reference - found)).sum(1).mean())
+                    agree = float((found.argmax(1) == reference.argmax(1)).mean())
+                    say(f"KL, {Path(path).name[:28]}, {name}", f"{loss:.5f} nats", f"top-1 {agree:.1%}")
 
 
-def measure(
-    name: str, spec: ModelSpec, options: ExecutorOptions, placement: Placement, steps: int, *, vary: bool = False
-) -> float:
-    """Load, decode, print."""
-    start = time.time()
-    made = HybridExecutor(spec, placement, GpuDevice, options)
-    loaded = time.time() - start
-    seconds = decode(made, steps, vary=vary)
-    memory = made.memory()
-    profile = made.cold_profile()
-    total = sum(profile.values()) or 1
-    parts = ", ".join(f"{key} {value / total:.0%}" for key, value in profile.items())
-    units = len(placement.layers[0].units), unit_count(spec.layers[0].feed_forward)
-    sizes = ", ".join(f"{key} {value / 1e9:.3f} GB" for key, value in memory.weights.items())
-    say(
-        f"{name}: {1 / seconds:.1f} tok/s ({seconds * 1e3:.3f} ms); {units[0]} of {units[1]} units a layer, weights "
-        f"{sizes}; loaded in {loaded:.0f} s; CPU: {parts}"
+TEXT = (
+    "The history of the lighthouse begins long before electricity. Fires were lit on hills so that sailors could find "
+    "the harbour at night, and later towers were built of stone. In the eighteenth century lamps with reflectors "
+    "replaced open fires; in the nineteenth, the Fresnel lens made a small flame visible for thirty kilometres. "
+    "Keepers lived in the towers, trimmed the wicks and wound the clockwork. Most lights are automatic today, and many have "
+    "become museums."
+)
+
+
+def _log(
+    logits: np.ndarray[tuple[int, ...], np.dtype[np.float32]],
+) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
+    shifted = logits.astype(np.float64) - logits.max(axis=1, keepdims=True)
+    found: np.ndarray[tuple[int, ...], np.dtype[np.float64]] = shifted - np.log(np.exp(shifted).sum(1, keepdims=True))
+    return found
+
+
+def run_part(name: str, arguments: list[str], limit: float, *, quiet: bool) -> subprocess.Popen[bytes]:
+    """A part in a process of its own."""
+    command = ["timeout", "--kill-after=5", str(limit), sys.executable, __file__, "--part", name, *arguments]
+    return subprocess.Popen(
+        command, stdout=subprocess.DEVNULL if quiet else None, stderr=subprocess.STDOUT if quiet else None
     )
-    alone = statistics.median(made.cold_seconds(steps))
-    cold = memory.weights["cpu"]
-    say(f"  the CPU's half alone {alone * 1e3:.3f} ms: {cold / alone / 1e9:.1f} GB/s of its weights; {made.describe()}")
-    fires = made.firing()
-    if fires is not None:
-        say(f"  of the CPU's neurons {fires:.1%} fired in the last layer")
-    made.close()
-    return seconds
 
 
 def main() -> None:
-    """All measurements that are asked for."""
+    """Compile, then every part that is asked for."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--only", default="check,trip,dense,relu")
-    parser.add_argument("--layers", type=int, default=32)
-    parser.add_argument("--share", type=float, default=0.5)
-    parser.add_argument("--steps", type=int, default=64)
-    parser.add_argument("--threads", type=int, default=None)
-    parser.add_argument("--rows", type=int, default=16)
+    parser.add_argument("--only", default=",".join(PARTS))
+    parser.add_argument("--part", choices=PARTS)
+    parser.add_argument("--tiny", action="store_true")
+    parser.add_argument("--warm", action="store_true", help="a short run that compiles the kernels")
+    parser.add_argument("--no-warm", action="store_true")
+    parser.add_argument("--limit", type=float, default=100.0, help="seconds a part")
+    parser.add_argument("--layers", type=int)
+    parser.add_argument("--mixture-layers", type=int)
+    parser.add_argument("--steps", type=int, default=48)
+    parser.add_argument("--moves", type=int, default=1500, help="tokens in which experts may move")
+    parser.add_argument("--threads", type=int)
+    parser.add_argument("--models", nargs="*", default=[])
     given = parser.parse_args()
-    wanted = given.only.split(",")
-    options = ExecutorOptions(max_rows=given.rows, threads=given.threads)
-    if "mixture" in wanted:
-        mixture(options, given.steps, given.layers if given.layers != 32 else 48)
-    if "check" in wanted:
-        check(options)
-    spec = centred(random_model(SHAPES["8b"], "q4_0", given.layers))
-    whole = sum(
-        linear.weight.nbytes
-        for layer in spec.layers
-        for linear in (
-            *(layer.attention.query, layer.attention.key, layer.attention.value, layer.attention.output),  # type: ignore[union-attr]
-            *(layer.feed_forward.gate, layer.feed_forward.up, layer.feed_forward.down),
-        )
-        if linear is not None
-    )
-    whole += spec.head.linear.weight.nbytes + spec.embed.table.nbytes
-    budget = int(given.share * whole)
-    say(f"weights {whole / 1e9:.3f} GB, {budget / 1e9:.3f} GB of them for the card")
-    if "trip" in wanted:
-        full = GpuExecutor(spec, options)
-        alone = decode(full, given.steps)
-        full.close()
-        counts = [unit_count(layer.feed_forward) for layer in spec.layers]
-        most = Placement(tuple(LayerPlacement(tuple(range(count - 1))) for count in counts))
-        seconds = measure("one group a layer on the CPU", spec, options, most, given.steps)
-        say(f"card alone {1 / alone:.1f} tok/s; round trip {(seconds - alone) / given.layers * 1e6:.1f} us a layer")
-    if "dense" in wanted or "relu" in wanted:
-        for threads in (8, 16):
-            bandwidth = measure_memory_bandwidth(threads, repetitions=3)
-            say(f"memory bandwidth, {threads} threads: {bandwidth / 1e9:.1f} GB/s")
-    for name, model in (("dense", spec), ("relu", sparse_model(spec))):
-        if name in wanted:
-            start = time.time()
-            workspace = fit_gpu(model, options, 1 << 60)
-            assert workspace is not None
-            placement = weights_within(model, options, budget)
-            say(f"{name}: planned in {time.time() - start:.1f} s")
-            measure(f"{name}, half on the card", model, options, placement, given.steps)
-
-
-def weights_within(spec: ModelSpec, options: ExecutorOptions, budget: int) -> Placement:
-    """The largest placement whose weights alone fit: workspace and KV are not counted, as the reference does not."""
-    from localllm.kernels.gpu.device import open_gpu, short_type
-    from localllm.kernels.gpu.planning import plan_memory
-    from localllm.kernels.gpu.vector_products import VectorProducts
-    from localllm.kernels.hybrid.fitting import fit_placement
-
-    gpu = open_gpu()
-    vectors = VectorProducts(gpu, gpu.arithmetic)
-    found = fit_placement(
-        spec,
-        budget,
-        lambda splits: plan_memory(spec, gpu, vectors, options.max_rows, short_type(gpu), splits)[0].weights,
-    )
-    assert found is not None
-    return found
+    if given.part:
+        getattr(Benchmark(given), given.part)()
+        return
+    arguments = sys.argv[1:]
+    wanted = [part for part in given.only.split(",") if part]
+    if not given.no_warm and not given.tiny:
+        short = ["--warm", "--layers", "1", "--mixture-layers", "3", "--steps", "1", "--moves", "5", "--threads", "1"]
+        running = {
+            part: run_part(part, [*arguments, *short], given.limit, quiet=True) for part in wanted if part != "memory"
+        }
+        failed = [part for part, process in running.items() if process.wait()]
+        say("kernels compiled", f"{len(running)} parts", f"failed: {', '.join(failed)}" if failed else "")
+    for part in wanted:
+        start = time.time()
+        code = run_part(part, arguments, given.limit, quiet=False).wait()
+        say(f"part {part}", "done" if not code else f"ended with {code}", f"{time.time() - start:.0f} s")
 
 
 if __name__ == "__main__":

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import statistics
+import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -106,6 +108,22 @@ class GpuDevice:
         """Raise all of the CPU's flags: a step of this number waits for nobody, and its output means nothing."""
         for layer in range(self.exchange.sizes.layers):
             self.exchange.raise_flag("cpu", layer, number)
+
+    def seconds_alone(self, step: Step, repeats: int) -> float:
+        """How long the card's half of a step takes when it need not wait for the CPU: the median."""
+        samples = []
+        for _ in range(repeats):
+            self._pass(-1)
+            began = time.perf_counter()
+            self._gpu.start(step, -1)
+            self._gpu.finish()
+            samples.append(time.perf_counter() - began)
+        return statistics.median(samples)
+
+    @property
+    def streamed_bytes(self) -> int:
+        """Bytes of the weights that can cross to the card."""
+        return 0 if self._gpu.streamed is None else self._gpu.streamed.host_bytes
 
     def finish(self) -> npt.NDArray[np.float32]:
         """The step's output."""

@@ -16,12 +16,17 @@ CPU_MULTIPLICATIONS = 1.2e11  # per second and core in a prefill
 GPU_MULTIPLICATIONS = 2.0e13
 CARD_BANDWIDTH = 2.5e11  # bytes per second of an ordinary card, where none could be measured
 LINK_BANDWIDTH = 1.2e10
-ROUND_TRIP = 1.2e-5  # seconds, GPU to CPU and back inside one captured graph
+ROUND_TRIP = 9.3e-6  # seconds, GPU to CPU and back inside one captured graph: measured on one H200 beside 16 cores
+LAUNCH = 2.5e-6  # seconds between two kernels of a graph that wait for each other
+BARRIER = 1.25e-7  # seconds a thread in which all meet between two operations: 2 us for 16
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """Speeds in bytes or multiplications per second, `round_trip` in seconds, sizes in bytes (no GPU: 0)."""
+    """Speeds in bytes or multiplications per second, sizes in bytes (no GPU: 0), the rest in seconds.
+
+    `round_trip`: from the GPU to the CPU and back; `launch`: between two kernels; `barrier`: where threads meet.
+    """
 
     cpu_bandwidth: float
     cpu_multiplications: float
@@ -31,6 +36,8 @@ class Machine:
     gpu_bytes: int = 0
     link_bandwidth: float = LINK_BANDWIDTH
     round_trip: float = ROUND_TRIP
+    launch: float = LAUNCH
+    barrier: float = 4 * BARRIER
     measured: bool = True
 
 
@@ -42,4 +49,5 @@ def measure_machine(hardware: Hardware, *, threads: int | None = None) -> Machin
         cpu_multiplications=CPU_MULTIPLICATIONS * count,
         cpu_bytes=hardware.available_bytes,
         gpu_bytes=max((card.free_bytes for card in hardware.cards), default=0),
+        barrier=BARRIER * count,
     )

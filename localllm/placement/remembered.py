@@ -6,7 +6,7 @@ import json
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from .machine import CPU_MULTIPLICATIONS, Machine, measure_machine
+from .machine import BARRIER, CPU_MULTIPLICATIONS, Machine, measure_machine
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -35,6 +35,7 @@ def supposed_machine(hardware: Hardware, folder: Path) -> Machine:
         cpu_multiplications=CPU_MULTIPLICATIONS * hardware.cores,
         cpu_bytes=hardware.available_bytes,
         gpu_bytes=max((card.free_bytes for card in hardware.cards), default=0),
+        barrier=BARRIER * hardware.cores,
         measured=bandwidth is not None,
     )
 

@@ -116,7 +116,9 @@ def test_planned_bytes_are_allocated_on_the_card(spec_maker: Callable[..., Any])
     found: list[Placement | None] = [fit_gpu(spec, options, full * step // 20) for step in range(21)]
     assert found[0] is None
     assert found[-1] is not None
-    less, pieces = (fit_gpu(spec, options, full - 1, GpuOptions(piece_bytes=size)) for size in (0, 30_000))
+    dense = _model(spec_maker, "dense")
+    size = GpuExecutor(dense, options).planned.total - 1
+    less, pieces = (fit_gpu(dense, options, size, GpuOptions(piece_bytes=each)) for each in (0, 30_000))
     assert less is not None
     assert pieces is not None
     assert len(pieces.layers[0].units) < len(less.layers[0].units)  # the two slots take their share

@@ -18,7 +18,7 @@ from localllm.placement.remembered import supposed_machine
 from localllm.store import Store
 
 GB = 10**9
-MACHINE = Machine(cpu_bandwidth=2e10, cpu_multiplications=1e11, cpu_bytes=8 * GB)
+MACHINE = Machine(cpu_bandwidth=2e10, cpu_multiplications=1e11, cpu_bytes=8 * GB, launch=0.0)
 
 
 def hardware(available: int = 8 * GB, card: int = 0) -> Hardware:
