@@ -281,8 +281,8 @@ TEXT = (
     "The history of the lighthouse begins long before electricity. Fires were lit on hills so that sailors could find "
     "the harbour at night, and later towers were built of stone. In the eighteenth century lamps with reflectors "
     "replaced open fires; in the nineteenth, the Fresnel lens made a small flame visible for thirty kilometres. "
-    "Keepers lived in the towers, trimmed the wicks and wound the clockwork. Most lights are automatic today, and many have "
-    "become museums."
+    "Keepers lived in the towers, trimmed the wicks and wound the clockwork. Most lights are automatic today, and "
+    "many have become museums."
 )
 
 
