@@ -13,7 +13,7 @@ from textual.app import SuspendNotSupported
 
 from localllm.chat.attachment import attach
 from localllm.chat.visible import visible_line
-from localllm.errors import RequestError
+from localllm.errors import LocalLLMError, RequestError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -85,13 +85,19 @@ class Commands:
             self._waiting = action
             self._app.stop()
         else:
+            self._do(action)
+
+    def _do(self, action: Callable[[], None]) -> None:
+        try:
             action()
+        except LocalLLMError as error:
+            self._app.tell(str(error), "error")
 
     def next_waiting(self) -> None:
         """The present answer has ended."""
         action, self._waiting = self._waiting, None
         if action is not None:
-            self._app.call_later(action)
+            self._app.call_later(self._do, action)
 
     def with_attachments(self, text: str) -> str:
         """A question with the files that were attached to it."""

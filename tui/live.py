@@ -114,7 +114,10 @@ class LiveAnswer:
         if self._thread is None or time.monotonic() < self._next_collection:
             return
         for event in joined(self._thread.take()):
-            self._show(event)
+            try:
+                self._show(event)
+            except LocalLLMError as error:  # the store's disk, for instance
+                self._app.tell(str(error), "error")
         if self._turn is not None:
             self._turn.version += 1
             self._app.transcript.changed()
@@ -170,6 +173,7 @@ class LiveAnswer:
         now = time.monotonic()
         if not self._first_delta:
             self._first_delta = now
+        readings.context = self._app.desk.backend.context()
         readings.phase = "thinking" if event.kind == "reasoning" else "writing"
         readings.tokens += event.tokens
         elapsed = now - self._first_delta

@@ -53,7 +53,7 @@ def parse_command(line: str) -> tuple[SlashCommand, str]:
     for command in COMMANDS:
         if name == command.name or name in command.aliases:
             return command, rest.strip()
-    near = difflib.get_close_matches(name, [command.name for command in COMMANDS], 1, cutoff=0.5)
+    near = difflib.get_close_matches(name, [command.name for command in COMMANDS], 1, cutoff=0.6)
     raise RequestError(
         f"there is no command /{word[:40]}",
         hint=f"did you mean /{near[0]}?" if near else "see /help; to send such a text, put a space before it",

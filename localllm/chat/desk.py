@@ -278,7 +278,7 @@ class ChatDesk:
         except FileExistsError:
             raise RequestError(f"{path} exists already", hint="give another name: /export FILE") from None
         except (OSError, ValueError) as error:
-            raise RequestError(f"{path} cannot be written: {error}") from None
+            raise RequestError(f"{path} cannot be written: {_reason(error)}") from None
         return path.absolute()
 
     def import_file(self, name: str) -> list[int]:
@@ -288,7 +288,7 @@ class ChatDesk:
             with path.open("rb") as file:
                 data = file.read(LONGEST_IMPORT + 1)
         except (OSError, ValueError) as error:
-            raise RequestError(f"{path} cannot be read: {error}") from None
+            raise RequestError(f"{path} cannot be read: {_reason(error)}") from None
         return import_chats(self.store, data, model=self.model)
 
     def close(self) -> None:
@@ -314,3 +314,8 @@ class ChatDesk:
 def _file_name(title: str) -> str:
     kept = "".join(character if character.isalnum() else "-" for character in title.lower())
     return "-".join(part for part in kept.split("-") if part)[:60] or "chat"
+
+
+def _reason(error: Exception) -> str:
+    """Without the number and the path that Python puts around it."""
+    return str((isinstance(error, OSError) and error.strerror) or error)

@@ -15,6 +15,7 @@ from localllm.errors import ConfigurationError, RequestError
 from .caches import DEFAULT_BYTES, ChatCaches
 from .records import Conversation, Message, Role, SearchHit, State
 from .schema import check_version, migrate
+from .transaction import Transaction, told
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -120,8 +121,7 @@ class ConversationStore:
     def purge(self, *, before: float | None = None) -> int:
         """Remove for good what was deleted before a time (None: all of the bin); returns how many."""
         limit = time.time() + 1 if before is None else before
-        with self._lock:
-            return self._database.execute("DELETE FROM conversations WHERE deleted < ?", (limit,)).rowcount
+        return self._run("DELETE FROM conversations WHERE deleted < ?", (limit,))
 
     def add(self, conversation: int, parent: int | None, role: Role, content: str, *, state: State = "complete") -> int:
         """Append a message under `parent` and make it the conversation's end; returns its id."""
@@ -220,50 +220,28 @@ class ConversationStore:
         quoted = " ".join('"' + word.replace('"', '""') + '"' for word in words)
         return [SearchHit(_conversation(row[:9]), row[9], row[10]) for row in self._all(query, (quoted, limit))]
 
-    def transaction(self) -> _Transaction:
+    def transaction(self) -> Transaction:
         """Several calls in a `with` block are written together or not at all."""
-        return _Transaction(self._lock, self._database)
+        return Transaction(self._lock, self._database, self.path)
 
-    def _run(self, query: str, values: tuple[Any, ...]) -> None:
-        with self._lock:
-            self._database.execute(query, values)
+    def _run(self, query: str, values: tuple[Any, ...]) -> int:
+        with self._lock, told(self.path):
+            return self._database.execute(query, values).rowcount
 
     def _insert(self, query: str, values: tuple[Any, ...]) -> int:
-        with self._lock:
+        with self._lock, told(self.path):
             identifier = self._database.execute(query, values).lastrowid
         if identifier is None:
             raise ConfigurationError(f"the chats in {self.path} could not be written")
         return identifier
 
     def _one(self, query: str, values: tuple[Any, ...]) -> Any:
-        with self._lock:
+        with self._lock, told(self.path):
             return self._database.execute(query, values).fetchone()
 
     def _all(self, query: str, values: tuple[Any, ...]) -> Iterator[Any]:
-        with self._lock:
+        with self._lock, told(self.path):
             return iter(self._database.execute(query, values).fetchall())
-
-
-class _Transaction:
-    """Several statements that are written together or not at all."""
-
-    def __init__(self, lock: threading.RLock, database: sqlite3.Connection) -> None:
-        self._lock = lock
-        self._database = database
-        self._inner = False
-
-    def __enter__(self) -> None:
-        self._lock.acquire()
-        self._inner = self._database.in_transaction
-        if not self._inner:
-            self._database.execute("BEGIN IMMEDIATE")
-
-    def __exit__(self, kind: object, error: object, trace: object) -> None:
-        try:
-            if not self._inner:
-                self._database.execute("COMMIT" if kind is None else "ROLLBACK")
-        finally:
-            self._lock.release()
 
 
 def _keep_private(path: Path) -> None:

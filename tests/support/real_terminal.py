@@ -46,20 +46,21 @@ class Terminal:
         """Keys by tmux's names."""
         self._tmux("send-keys", *keys)
 
-    def type(self, text: str) -> None:
+    def type(self, text: str, *, enter: bool = True) -> None:
         """Text as it is, then Enter."""
         self._tmux("send-keys", "-l", text)
-        self._tmux("send-keys", "Enter")
+        if enter:
+            self._tmux("send-keys", "Enter")
 
     def resize(self, columns: int, rows: int) -> None:
         """Another size."""
         self._tmux("resize-window", "-x", str(columns), "-y", str(rows))
 
-    def until(self, text: str) -> str:
-        """Wait until the screen holds a text; returns the screen."""
+    def until(self, text: str, *, there: bool = True) -> str:
+        """Wait until the screen holds a text, or does not any more; returns the screen."""
         end = time.monotonic() + PATIENCE
-        while text not in (screen := self.screen):
-            assert time.monotonic() < end, f"{text!r} did not come:\n{screen}"
+        while (text in (screen := self.screen)) is not there:
+            assert time.monotonic() < end, f"{text!r} did not {'come' if there else 'go'}:\n{screen}"
             time.sleep(0.1)
         return screen
 

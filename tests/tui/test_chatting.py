@@ -329,3 +329,20 @@ def test_a_model_that_cannot_be_loaded_does_not_take_the_present_one_away(stage:
         assert s.contents == ["first", "yes", "second", "yes"]
 
     stage("yes").run(steps)
+
+
+def test_a_disk_that_is_full_is_told_and_the_chat_goes_on(stage: MakeStage) -> None:
+    async def steps(s: Stage) -> None:
+        await s.ask("first")
+        database = s.store._database
+        (pages,) = database.execute("PRAGMA page_count").fetchone()
+        database.execute(f"PRAGMA max_page_count = {pages}")
+        await s.enter("long " * 30_000)
+        await s.until(lambda: "the disk is full" in s.told)
+        await s.idle()
+        await s.enter("/system " + "long " * 30_000)
+        database.execute("PRAGMA max_page_count = 1000000")
+        await s.ask("second")
+        assert s.contents[-2:] == ["second", "yes"]
+
+    stage("yes").run(steps)

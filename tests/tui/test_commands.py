@@ -23,9 +23,10 @@ def test_nonsense_does_no_harm(stage: Callable[..., Stage], monkeypatch: pytest.
         for command in COMMANDS:
             if command.name == "quit":
                 continue
-            for argument in NONSENSE:
+            for argument in NONSENSE if command.arguments else NONSENSE[:2]:
                 await s.enter(f"/{command.name}{argument}")
                 await s.idle()
+                s.app.clear_notifications()  # dozens of them take longer to lay out than all the rest
                 for _ in range(3):
                     if len(s.app.screen_stack) > 1:
                         await s.press("escape")
@@ -37,4 +38,4 @@ def test_nonsense_does_no_harm(stage: Callable[..., Stage], monkeypatch: pytest.
 
     s = stage("yes")
     s.models.opened[0].load_steps = [LoadProgress("opening")]
-    s.run(steps)
+    s.run(steps, size=(60, 16))

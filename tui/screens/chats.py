@@ -12,8 +12,9 @@ from textual.screen import ModalScreen
 from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
-from localllm.chat.visible import visible, visible_line
+from localllm.chat.visible import short_name, visible, visible_line
 from localllm.errors import LocalLLMError
+from localllm.tui.meters import box_width
 
 if TYPE_CHECKING:
     from textual.app import ComposeResult
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from localllm.conversations import Conversation
 
 MOST = 300
+FRAME = 7  # columns of a line that are neither title nor facts
+SHORTEST_TITLE = 14
 KEYS = "Enter: open   Ctrl-D: delete   Ctrl-Z: undo   F2: rename   Esc: close"
 
 
@@ -83,8 +86,11 @@ class ChatsScreen(ModalScreen[int]):
         return list(found.values())[:MOST]
 
     def _line(self, chat: Conversation, excerpt: str) -> Content:
-        title = Content(visible_line(chat.title, 100) or "untitled")
-        facts = f"  {_age(chat.updated)}, {visible_line(chat.model, 40)}"
+        room = box_width(self.app.size.width) - FRAME
+        facts = f"  {_age(chat.updated)}, {short_name(chat.model)}"
+        if room - len(facts) < SHORTEST_TITLE:
+            facts = f"  {_age(chat.updated)}"
+        title = Content(visible_line(chat.title, max(SHORTEST_TITLE, room - len(facts))) or "untitled")
         line = Content.assemble((f"{chat.id:>4} ", "$foreground 40%"), title, (facts, "$foreground 50%"))
         return line + Content("\n     ") + _matched(excerpt) if excerpt else line
 

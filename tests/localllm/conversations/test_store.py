@@ -168,3 +168,38 @@ def test_others_on_the_computer_cannot_read_the_chats(tmp_path: Path) -> None:
     (tmp_path / "chats.sqlite3").chmod(0o644)  # as older versions left it
     ConversationStore(tmp_path / "chats.sqlite3").close()
     assert (tmp_path / "chats.sqlite3").stat().st_mode & 0o077 == 0
+
+
+def test_a_full_disk_is_told_and_over_when_there_is_room(tmp_path: Path) -> None:
+    store = ConversationStore(tmp_path / "chats.sqlite3")
+    chat = store.create("m")
+    message = store.add(chat, None, "user", "kept")
+    (pages,) = store._database.execute("PRAGMA page_count").fetchone()
+    store._database.execute(f"PRAGMA max_page_count = {pages + 2}")
+    for write in (
+        lambda: store.add(chat, message, "assistant", "x" * 100_000),
+        lambda: store.write(message, "y" * 100_000),
+        lambda: store.set_field(chat, "system", "z" * 100_000),
+    ):
+        with pytest.raises(ConfigurationError, match="cannot be used now: database or disk is full"):
+            write()
+    assert [turn.content for turn in store.all_messages(chat)] == ["kept"]
+    store._database.execute("PRAGMA max_page_count = 1000000")
+    assert store.add(chat, message, "assistant", "x" * 100_000) > message
+    store.close()
+
+
+def test_a_store_that_is_closed_or_held_by_another_says_so(tmp_path: Path) -> None:
+    store = ConversationStore(tmp_path / "chats.sqlite3")
+    chat = store.create("m")
+    other = sqlite3.connect(tmp_path / "chats.sqlite3", isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    store._database.execute("PRAGMA busy_timeout = 1")
+    with pytest.raises(ConfigurationError, match="another program holds the file"):
+        store.add(chat, None, "user", "x")
+    other.execute("ROLLBACK")
+    other.close()
+    assert store.add(chat, None, "user", "x")
+    store.close()
+    with pytest.raises(ConfigurationError, match="cannot be used now"):
+        store.create("m")
