@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from .errors import ExecutionError
+from .errors import ExecutionError, UnsupportedModelError
 from .kv_quantise import QUANTISATIONS, value_groups
 from .spec import LatentAttention
 
@@ -79,6 +79,15 @@ class KVLayout:
         """Stored numbers per token over all layers of a group."""
         shapes = (self.layers[i] for i in self.groups[group].layers)
         return sum(shape.heads * (shape.key_dim + shape.value_dim) for shape in shapes)
+
+
+def check_kv_type(spec: ModelSpec, kv_type: KVType) -> None:
+    """Raise UnsupportedModelError for a quantised cache of latent vectors."""
+    if kv_type in QUANTISED and any(isinstance(layer.attention, LatentAttention) for layer in spec.layers):
+        raise UnsupportedModelError(
+            f"{spec.architecture} models keep latent vectors (MLA), for which there is no {kv_type} KV cache",
+            hint="Use an f16 KV cache; a latent is several times smaller than keys and values already.",
+        )
 
 
 def _padded(count: int) -> int:

@@ -11,7 +11,7 @@ import numpy as np
 from localllm.gguf_io import Tensor, dequantize
 from localllm.kernels.errors import ExecutionError
 from localllm.kernels.executor import ExecutorOptions, MemoryUse
-from localllm.kernels.kv_layout import KVLayout
+from localllm.kernels.kv_layout import KVLayout, check_kv_type
 from localllm.kernels.selective import check_model, check_type
 from localllm.kernels.spec import LatentAttention
 from localllm.kernels.step import Output
@@ -120,6 +120,7 @@ class CpuExecutor:
 
     def allocate_kv(self, pages: tuple[int, ...], kv_type: KVType, staging_pages: tuple[int, ...] = ()) -> None:
         """Make the page pools and everything that depends on them: buffers, operation tables, kernels."""
+        check_kv_type(self.spec, kv_type)
         shapes = page_shapes(self.spec, self.layout, page_type(kv_type))
         self.layout.check_staging(kv_type, staging_pages)
         check_type(self._policy, kv_type)

@@ -51,11 +51,6 @@ def page_shapes(spec: ModelSpec, layout: KVLayout, kind: PageType) -> list[PageS
     for layer, stored in zip(spec.layers, layout.layers, strict=True):
         shape = PageShape.of(stored, kind)
         if isinstance(layer.attention, LatentAttention):
-            if isinstance(kind, QuantisedPages):
-                raise UnsupportedModelError(
-                    f"{spec.architecture} models keep latent vectors (MLA), for which there is no {kind.name} KV cache",
-                    hint="Use an f16 KV cache; a latent is several times smaller than keys and values already.",
-                )
             shape = PageShape(kind, 1, latent_key_dim(layer.attention), 0)
         shapes.append(shape)
     return shapes

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from localllm.kernels.errors import ExecutionError, UnsupportedModelError
-from localllm.kernels.kv_layout import PAGE_SIZE, QUANTISED
+from localllm.kernels.errors import ExecutionError
+from localllm.kernels.kv_layout import PAGE_SIZE, QUANTISED, check_kv_type
 from localllm.kernels.kv_quantise import (
     QUANTISATIONS,
     dequantise_keys,
@@ -16,7 +16,6 @@ from localllm.kernels.kv_quantise import (
     quantise_keys,
     quantise_values,
 )
-from localllm.kernels.spec import LatentAttention
 
 from .heavy_hitters import KeyScores
 
@@ -73,6 +72,7 @@ class PagedCache:
         dtype: np.dtype[np.floating],
         staging: tuple[int, ...],
     ) -> None:
+        check_kv_type(spec, kv_type)
         layout.check_staging(kv_type, staging)
         self._layout, self._type = layout, kv_type
         quantised = kv_type in QUANTISED
@@ -81,11 +81,6 @@ class PagedCache:
         self.scores: list[KeyScores] = []  # for heavy hitters
         for index, (layer, shape) in enumerate(zip(spec.layers, layout.layers, strict=True)):
             group = layout.group_of(index)
-            if quantised and isinstance(layer.attention, LatentAttention):
-                raise UnsupportedModelError(
-                    f"{spec.architecture} models keep latent vectors (MLA), for which there is no {kv_type} KV cache",
-                    hint="Use an f16 KV cache.",
-                )
             main = pages[group] * PAGE_SIZE
             slots = main + (staging[group] * PAGE_SIZE if quantised else 0)
             stored = dtype if quantised else written

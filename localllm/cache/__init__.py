@@ -5,10 +5,12 @@ from .heavy_hitters import HeavyHitterPolicy
 from .policy import POLICIES, ContextPolicy, Policy
 from .selective import parse_kv_policy
 from .sequence import CachedSequence
+from .sink_window import LEAST_WINDOW
 from .sizing import bytes_of_layers, pool_sizes
 from .tables import ScheduledRows, build_step
 
 __all__ = [
+    "LEAST_WINDOW",
     "POLICIES",
     "CacheUsage",
     "CachedSequence",

@@ -13,6 +13,7 @@ from localllm.kernels.kv_layout import PAGE_SIZE
 
 MARGIN = 2 * PAGE_SIZE  # tokens that must be able to move
 LEAST_SINKS = 4  # tokens
+LEAST_WINDOW = PAGE_SIZE + MARGIN  # tokens: a page of sinks and what must be able to move
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,9 +29,8 @@ class SinkWindowPolicy:
     def __post_init__(self) -> None:
         if self.sinks is not None and self.sinks < 0:
             raise ConfigurationError(f"sinks must be 0 or more tokens, not {self.sinks}")
-        least = PAGE_SIZE + MARGIN
-        if self.window < least:
-            raise ConfigurationError(f"window must be at least {least} tokens, not {self.window}")
+        if self.window < LEAST_WINDOW:
+            raise ConfigurationError(f"window must be at least {LEAST_WINDOW} tokens, not {self.window}")
         if self.sinks is not None and self._pages(self.sinks) > self._most_sink_pages:
             raise ConfigurationError(
                 f"{self.sinks} sink tokens do not fit into a window of {self.window}: at least {MARGIN} tokens must be "

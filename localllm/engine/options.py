@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from localllm.cache import POLICIES, HeavyHitterPolicy, Policy, pool_sizes
+from localllm.cache import LEAST_WINDOW, POLICIES, HeavyHitterPolicy, Policy, pool_sizes
 from localllm.errors import ConfigurationError
-from localllm.kernels.kv_layout import KVLayout
-from localllm.kernels.selective import HeavyHitters
+from localllm.kernels.kv_layout import KVLayout, check_kv_type
+from localllm.kernels.selective import HeavyHitters, check_model, check_type
 
 if TYPE_CHECKING:
     from localllm.cache import ContextPolicy, PoolSizes
@@ -58,7 +58,13 @@ class EngineOptions:
         return pool_sizes(layout, policy, self.kv_type, parallel=self.parallel, step_rows=step_rows).main
 
     def policy(self, spec: ModelSpec) -> Policy:
-        """The KV policy for a model; ConfigurationError for one that cannot work."""
+        """The KV policy for a model; ConfigurationError for one that cannot work.
+
+        UnsupportedModelError for a type of cache, or a selective policy, that the model's attention cannot have.
+        """
+        check_kv_type(spec, self.kv_type)
+        check_model(self.selective, spec)
+        check_type(self.selective, self.kv_type)
         if self.selective is not None and (self.slides or self.speculation is not None):
             raise ConfigurationError(
                 "a selective KV policy goes neither with a window that slides nor with speculation"
@@ -74,6 +80,11 @@ class EngineOptions:
             return HeavyHitterPolicy(self.context, self.selective.tokens)
         if not self.slides:
             return POLICIES["error"](self.context, None)
+        if self.window is None and self.context < LEAST_WINDOW:
+            raise ConfigurationError(
+                f"a context of {self.context} tokens is too small for a window that slides over it",
+                hint=f"use a context of at least {LEAST_WINDOW} tokens, or let it end (context policy error)",
+            )
         window = self.window or self.context
         if window > spec.context_length:
             raise ConfigurationError(
