@@ -78,7 +78,7 @@ def soak() -> list[str]:
     facts = read("soak")
     if facts is None:
         return []
-    done = sum(facts["done"].values())
+    done = sum(count for what, count in facts["done"].items() if not what.startswith("served by"))
     lines = ["", "## A long time of everything at once", ""]
     lines += [
         f"`python bench/soak.py` on {facts['begun'][:10]}: {facts['minutes']:.0f} minutes, {done:,} actions of a chat",

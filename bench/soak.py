@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 EVERY = 10.0  # seconds between two looks
 CLIENTS = 3
+ROOM = 3  # of the larger file's size: one model with its cache, not two
 TEXT = "the sea a small boat and then why does light bend in water tell me more about glass list three"
 NONSENSE = (b"", b"{", b"[]", b'{"model": 3}', b'{"model": "nobody", "messages": []}', b"\xff\xfe", b"[" * 5000)
 
@@ -129,6 +130,8 @@ def client(url: str, models: list[str], choice: random.Random, tally: Tally) -> 
                 if not tally.ended.is_set():
                     tally.fail(f"{what}: {type(error).__name__}: {error}")
             tally.add(f"server: {what}, {status or 'gone'}")
+            if status == 200:
+                tally.add(f"served by {body['model']}")
             if status >= 500 and status != 503:
                 tally.fail(f"{what}: status {status}")
 
@@ -207,8 +210,8 @@ def run(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
 
     paths = Paths(folder, folder, Paths.from_environment().cache)
     files = [resolve_model(name).path for name in options.models]
-    common = ["--threads", str(options.threads), "--context", "1024"]
-    room = max(file.stat().st_size for file in files) + 2**20  # what is loaded needs more, so one at a time
+    common = ["--threads", str(options.threads), "--context", "1024", "--parallel", "4"]
+    room = ROOM * max(file.stat().st_size for file in files)
     command = [sys.executable, "-m", "localllm", "serve", *map(str, files), "--port", "0", "--memory", str(room)]
     log = (folder / "server.log").open("w+", encoding="utf-8")
     server = subprocess.Popen([*command, *common], stderr=log, stdout=log)

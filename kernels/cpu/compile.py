@@ -25,7 +25,7 @@ import os
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cache, cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -164,11 +164,7 @@ class KernelCompiler:
         except OSError:
             return None
         parts = _unpack(content)
-        if parts is None:
-            return None
-        wrapper, object_code, bitcode = parts
-        library = _codegen().unserialize_library((symbol, "object", (object_code, bitcode)))
-        return Kernel(source.name, library.get_pointer_to_function(wrapper.decode()))
+        return None if parts is None else Kernel(source.name, _linked(symbol, *parts))
 
     def _compile(self, source: KernelSource, symbol: str) -> Kernel:
         function = _numba_function(source.emit, self.isa, symbol)
@@ -217,6 +213,14 @@ def _numba_function(emit: EmitFunction, isa: Isa, symbol: str) -> Any:
     kernel.__name__ = kernel.__qualname__ = symbol
     integers = (types.int64, types.int64, types.int64)
     return CFunc(kernel, (integers, types.void), locals={}, options={})
+
+
+@cache  # LLVM gives no code back, so what many models use one after the other is linked once
+def _linked(symbol: str, wrapper: bytes, object_code: bytes, bitcode: bytes) -> int:
+    """The address of a kernel of which the disk held the code."""
+    library = _codegen().unserialize_library((symbol, "object", (object_code, bitcode)))
+    address: int = library.get_pointer_to_function(wrapper.decode())
+    return address
 
 
 def _pack(*parts: bytes) -> bytes:

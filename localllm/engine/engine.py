@@ -7,7 +7,7 @@ from collections import deque
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -70,7 +70,8 @@ class Engine:
         self._sizes = options.pool or pool_sizes(
             executor.layout, self._policy, options.kv_type, parallel=options.parallel, step_rows=executor.max_rows
         )
-        self._breakers = cache(self._breaker_ids)
+        pieces = partial(tokenizer.pieces, range(self._vocabulary_size))  # a method would tie the engine to itself
+        self._breakers = cache(lambda breakers: breaker_ids(pieces(), breakers))
         self._changed = threading.Condition()
         self._inbox: deque[Job] = deque()
         self._tasks: deque[tuple[Callable[[], None], Future[Any]]] = deque()
@@ -155,9 +156,6 @@ class Engine:
         text = AnswerText(self._tokenizer, parameters, limit, show_special=request.show_special)
         banned = [token for token in self._tokenizer.end_ids if parameters.ignore_eos and token < self._vocabulary_size]
         return Job(request, generation, index, order, sampler, text, np.array(banned, np.int64))
-
-    def _breaker_ids(self, breakers: tuple[str, ...]) -> frozenset[int]:
-        return breaker_ids(self._tokenizer.pieces(range(self._vocabulary_size)), breakers)
 
     def score(self, ids: Sequence[int]) -> npt.NDArray[np.float32]:
         """Log-probability [len(ids) - 1] of each next token, through the KV policy as in decoding."""

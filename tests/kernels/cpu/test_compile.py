@@ -47,6 +47,13 @@ def test_each_key_is_its_own_kernel_compiled_once(tmp_path: Path) -> None:
     assert len(list(tmp_path.rglob("*.kernel"))) == 3
 
 
+def test_what_the_disk_holds_is_linked_once(tmp_path: Path) -> None:
+    adder = Adder(5)
+    run(KernelCompiler(choose_isa(), tmp_path), adder.source("link"))
+    addresses = {KernelCompiler(choose_isa(), tmp_path).compile(adder.source("link")).address for _ in range(3)}
+    assert len(addresses) == 1
+
+
 @pytest.mark.parametrize("damage", ["flip", "truncate", "empty"])
 def test_a_damaged_file_is_compiled_again(tmp_path: Path, damage: str) -> None:
     adder = Adder(7)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -274,3 +276,19 @@ def test_many_requests_with_random_ends_leave_nothing(make_engine: MakeEngine) -
         assert sorted(finishes) == list(range(len(finishes)))
     assert threading.active_count() == threads
     assert engine.usage().pages.held == 0
+
+
+def test_a_closed_engine_frees_its_executor_without_the_garbage_collector() -> None:
+    """Weights and KV are most of the memory: a model that is left must not wait for a collection of cycles."""
+    executor = IntegerExecutor()
+    engine = Engine(executor, byte_tokenizer(), EngineOptions(context=256))
+    complete(engine, [1] * 20, max_tokens=5)
+    engine.close()
+    left = weakref.ref(executor)
+    gc.collect()
+    gc.disable()
+    try:
+        del engine, executor
+        assert left() is None
+    finally:
+        gc.enable()
