@@ -59,7 +59,7 @@ def _on_gpu(spec: ModelSpec, options: ExecutorOptions) -> Executor:
 
 def _hybrid(spec: ModelSpec, options: ExecutorOptions) -> Executor:
     _check_packages()
-    from .hybrid.gpu_device import open_hybrid
+    from .hybrid.opening import open_hybrid
 
     return open_hybrid(spec, options)
 

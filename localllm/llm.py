@@ -310,10 +310,10 @@ class LLM:
     @property
     def placement(self) -> Placement | None:
         """What of the feed-forward blocks a hybrid has on its device; None: the model is not split."""
-        from localllm.kernels.hybrid.executor import HybridExecutor
+        from localllm.kernels.hybrid.staged import placement_of
 
         self._check_open()
-        return self._executor.placement if isinstance(self._executor, HybridExecutor) else None
+        return placement_of(self._executor)
 
     def memory(self) -> MemoryUse:
         """Bytes by device and purpose."""

@@ -52,7 +52,10 @@ _MOST_GRAPHS = 32
 
 @dataclass(frozen=True, slots=True)
 class GpuOptions:
-    """What only the GPU executor knows; None: as suits the card. `piece_bytes`, `moving`: as in `plan_memory`."""
+    """What only the GPU executor knows; None: as suits the card.
+
+    `piece_bytes`, `moving`: as in `plan_memory`; `entered`: steps begin with what `enter` is given.
+    """
 
     arithmetic: Arithmetic | None = None
     short: torch.dtype | None = None
@@ -60,6 +63,7 @@ class GpuOptions:
     graphs: bool = True
     piece_bytes: int = 0
     moving: bool = False
+    entered: bool = False
 
 
 class GpuExecutor:
@@ -106,6 +110,9 @@ class GpuExecutor:
         self.streamed: StreamedWeights | None = None
         self.moves: ExpertMoves | None = None
         self._moving = own.moving
+        self._entering: torch.Tensor | None = None
+        if own.entered:
+            self._entering = self._host_memory(4 * self.max_rows * spec.hidden_size).view(torch.float32)
         self._allocate(counted, given, stream)
 
     def _allocate(self, words: int, options: ExecutorOptions, stream: StreamPlan | None) -> None:
@@ -142,6 +149,12 @@ class GpuExecutor:
             ) from error
         if options.progress is not None:
             options.progress(LoadProgress("loading weights onto the GPU", 1.0))
+
+    def enter(self, rows: npt.NDArray[np.float32]) -> None:
+        """The residual stream [M, hidden] with which the next step begins (with `GpuOptions.entered`)."""
+        if self._entering is None:
+            raise ExecutionError("this executor's steps begin with embeddings")
+        self._entering[: rows.size].view(rows.shape).copy_(torch.from_numpy(rows))
 
     def meet(self, meeting: Meeting) -> None:
         """Where halves of blocks meet their other halves."""
@@ -294,7 +307,7 @@ class GpuExecutor:
         stream = None
         if bucket.streamed and self.streamed is not None:
             stream = Stream(self.streamed, bucket.rows, self._machine.workspace.all_chosen)
-        program = StepProgram(self._machine, self._model, self._pools, inputs, self._meeting, stream)
+        program = StepProgram(self._machine, self._model, self._pools, inputs, self._meeting, stream, self._entering)
         return Runner(bucket, inputs, program, graphs=self._use_graphs)
 
     def _rows_a_tile(self, bucket: Bucket) -> int:

@@ -46,11 +46,14 @@ class StepProgram:
         inputs: StepInputs,
         meeting: Meeting | None = None,
         stream: Stream | None = None,
+        entering: torch.Tensor | None = None,
     ) -> None:
-        """`meeting`: where halves of blocks meet their other halves; `stream`: how those cross to the card instead."""
+        """`meeting`: where halves of blocks meet their other halves; `stream`: how those cross to the card instead;
+        `entering`: rows in the host's memory with which the step begins.
+        """
         self._machine = machine
         self._model = model
-        self._inputs = inputs
+        self._inputs, self._entering = inputs, entering
         self._flow = Flow(machine, inputs.bucket.rows)
         self._attention = AttentionBlock(machine, model, pools, inputs)
         self._feed_forward = FeedForwardBlock(machine)
@@ -67,6 +70,9 @@ class StepProgram:
         if isinstance(self._half, StreamedBlock):
             self._half.start()
         self._embed()
+        if self._entering is not None:
+            residual = self._machine.workspace.residual[: self._inputs.bucket.rows]
+            residual.copy_(self._entering[: residual.numel()].view(residual.shape), non_blocking=True)
         layers = self._model.layers
         for index, layer in enumerate(layers):
             self._layer(layer, layers[index + 1] if index + 1 < len(layers) else None)

@@ -6,31 +6,26 @@ import statistics
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
-from localllm.kernels.errors import ExecutionError, OutOfMemoryError
-from localllm.kernels.gpu.device import free_memory, open_gpu, short_type
+from localllm.kernels.errors import ExecutionError
+from localllm.kernels.gpu.device import open_gpu, short_type
 from localllm.kernels.gpu.executor import GpuExecutor, GpuOptions
-from localllm.kernels.gpu.kv_pools import cache_bytes
 from localllm.kernels.gpu.meeting import Meeting
 from localllm.kernels.gpu.planning import plan_memory
 from localllm.kernels.gpu.vector_products import VectorProducts
-from localllm.kernels.kv_layout import KVLayout
-from localllm.kernels.spec import MixtureOfExperts
 
 from .exchange import Exchange, ExchangeSizes
-from .executor import HybridExecutor
-from .fitting import fit_placement, unit_rates
+from .fitting import fit_placement
 from .halves import SplitExperts, without_data
 from .placement import unit_count
-from .switch_over import FEWEST, StreamCost
+from .switch_over import StreamCost
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     import numpy.typing as npt
 
@@ -166,37 +161,6 @@ class GpuDevice:
         self._gpu.close()
 
 
-def open_hybrid(spec: ModelSpec, options: ExecutorOptions) -> HybridExecutor:
-    """A model on a card and the CPU, as much as fits beside the announced KV cache on the card.
-
-    Raises OutOfMemoryError when not even attention, cache and head fit there.
-    """
-    gpu = open_gpu()
-    budget = options.vram if options.vram is not None else free_memory(gpu)
-    cache = cache_bytes(KVLayout.of(spec), options)
-    rates = unit_rates(spec, options.rates) if options.rates else None
-    room = 1 << 62 if budget is None else budget - cache
-    moving = any(isinstance(layer.feed_forward, MixtureOfExperts) for layer in spec.layers)
-    own = GpuOptions(piece_bytes=PIECE_BYTES if options.max_rows >= FEWEST else 0, moving=moving)
-    placement = fit_gpu(spec, options, room, own, rates)
-    if placement is None or not has_room_twice(spec, placement, options.main_memory):
-        own = GpuOptions(moving=moving)
-        placement = fit_gpu(spec, options, room, own, rates)
-    if placement is None:
-        raise OutOfMemoryError(
-            f"{(budget or 0) / 2**30:.2f} GiB of {gpu.name} do not hold attention, head and KV cache of {spec.name}",
-            hint="Give it a larger --vram, ask for a shorter --context, or use --device cpu.",
-        )
-    make = partial(GpuDevice, gpu_options=own)
-    made = HybridExecutor(spec, placement, make, replace(options, vram=budget), adaptive=moving)
-    try:
-        made.choose_switch_over()
-    except BaseException:
-        made.close()
-        raise
-    return made
-
-
 def cold_products(splits: Mapping[int, Split]) -> tuple[float, float]:
     """Multiplications of a row in all cold halves, and of the weights of experts the share that it hits (else 1)."""
     total, hit = 0.0, 1.0
@@ -234,6 +198,11 @@ def fit_gpu(
 ) -> Placement | None:
     """The largest placement whose weights and workspace take at most `budget` bytes of the card."""
     own = gpu_options or GpuOptions()
+    return fit_placement(spec, budget, planned_bytes(spec, options, own), mode=options.mode, rates=rates)
+
+
+def planned_bytes(spec: ModelSpec, options: ExecutorOptions, own: GpuOptions) -> Callable[[Mapping[int, Split]], int]:
+    """What weights and workspace will take of the card, by how the model is split."""
     gpu = open_gpu(own.device)
     vectors = VectorProducts(gpu, own.arithmetic or gpu.arithmetic)
 
@@ -242,4 +211,4 @@ def fit_gpu(
         rows, pieces = options.max_rows, own.piece_bytes
         return plan_memory(spec, gpu, vectors, rows, short, splits, pieces, own.moving)[0].total
 
-    return fit_placement(spec, budget, planned, mode=options.mode, rates=rates)
+    return planned

@@ -20,16 +20,18 @@ GROUP = 32  # neurons: what the blocks of a down matrix can be cut into, unless 
 class LayerPlacement:
     """Of a layer's feed-forward block the groups of neurons or experts that are on the device, rising.
 
-    `gate`: the device computes the gates of all neurons, and tells the CPU which of its own fire (ReLU).
+    `gate`: the device computes the gates of all neurons, and tells the CPU which of its own fire (ReLU). Without
+    `attention` the whole layer is on the CPU.
     """
 
     units: tuple[int, ...]
     gate: bool = False
+    attention: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """One entry a layer. Everything else (attention, norms, KV, head, embeddings) is on the device."""
+    """One entry a layer. Everything else (norms, KV, head, embeddings) is where attention is, or on the device."""
 
     layers: tuple[LayerPlacement, ...]
 

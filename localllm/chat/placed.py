@@ -54,10 +54,15 @@ def place(
     if hybrid is not None:
         layers = _of_hybrid(spec, parts, hybrid)
         share = sum(p.units for p in layers) / sum(layer.feed_forward.units for layer in parts.layers)
+        whole = sum(layer.attention for layer in hybrid.layers)
         reasons: tuple[str, ...] = (
             "attention, KV and head are on the GPU: every token reads all of them",
             f"{share:.0%} of the feed-forward units are on the GPU, the hottest first; the rest has no room there",
         )
+        if whole < len(hybrid.layers):
+            reasons = (
+                f"the head and the last {whole} layers are on the GPU: not even attention of all has room there",
+            )
     elif on_gpu:
         layers = tuple(LayerPlacement(True, True, layer.feed_forward.units) for layer in parts.layers)
         reasons = ("everything is on the GPU: it has room for all of it, and nothing is faster",)
@@ -79,8 +84,8 @@ def _of_hybrid(spec: ModelSpec, parts: ModelParts, hybrid: Placement) -> tuple[L
     found = []
     for layer, part, where in zip(spec.layers, parts.layers, hybrid.layers, strict=True):
         share = len(where.units) / unit_count(layer.feed_forward)
-        whole = part.feed_forward.gate_bytes == 0 or where.gate
-        found.append(LayerPlacement(True, whole, round(share * part.feed_forward.units)))
+        whole = where.attention and (part.feed_forward.gate_bytes == 0 or where.gate)
+        found.append(LayerPlacement(where.attention, whole, round(share * part.feed_forward.units)))
     return tuple(found)
 
 
