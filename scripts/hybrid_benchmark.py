@@ -154,8 +154,9 @@ class Benchmark:
 
     def _outputs(self, executor: Executor) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:
         executor.allocate_kv(pages_for(executor.layout, 64), "f16", (0,))
-        first = executor.forward(simple_step(executor.layout, np.arange(5, 21, dtype=np.int32))).copy()
-        rest = [executor.forward(simple_step(executor.layout, np.array([9 + i]), 16 + i)).copy() for i in range(6)]
+        rows, more = (8, 1) if self.tiny else (16, 6)
+        first = executor.forward(simple_step(executor.layout, np.arange(5, 5 + rows, dtype=np.int32))).copy()
+        rest = [executor.forward(simple_step(executor.layout, np.array([9 + i]), rows + i)).copy() for i in range(more)]
         executor.close()
         return np.concatenate([first, *rest])
 

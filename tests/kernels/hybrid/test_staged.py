@@ -101,7 +101,7 @@ def test_twenty_budgets_from_nothing_to_everything_open(spec_maker: Callable[...
         executor.close()
     assert sizes == sorted(sizes)
     order = [CpuExecutor, StagedExecutor, HybridExecutor]
-    assert [order.index(kind) for kind in kinds] == sorted(order.index(kind) for kind in kinds)  # type: ignore[arg-type]
+    assert [order.index(kind) for kind in kinds] == sorted(order.index(kind) for kind in kinds)
     assert kinds[0] is CpuExecutor
     assert set(kinds) == set(order)
     assert kinds[-1] is HybridExecutor
