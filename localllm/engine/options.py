@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from localllm.cache import LEAST_WINDOW, POLICIES, HeavyHitterPolicy, Policy, pool_sizes
 from localllm.errors import ConfigurationError
 from localllm.kernels.kv_layout import KVLayout, check_kv_type
-from localllm.kernels.selective import HeavyHitters, check_model, check_type
+from localllm.kernels.selective import HeavyHitters, check_type
 
 if TYPE_CHECKING:
     from localllm.cache import ContextPolicy, PoolSizes
@@ -60,10 +60,9 @@ class EngineOptions:
     def policy(self, spec: ModelSpec) -> Policy:
         """The KV policy for a model; ConfigurationError for one that cannot work.
 
-        UnsupportedModelError for a type of cache, or a selective policy, that the model's attention cannot have.
+        UnsupportedModelError for a type of cache that the model or the selective policy cannot have.
         """
         check_kv_type(spec, self.kv_type)
-        check_model(self.selective, spec)
         check_type(self.selective, self.kv_type)
         if self.selective is not None and (self.slides or self.speculation is not None):
             raise ConfigurationError(
