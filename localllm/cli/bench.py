@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from .completion import ModelName
 from .loading import open_model
 from .options import load_options, split_options
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("model", required=False)
+@click.argument("model", type=ModelName(), required=False)
 @click.option("--prompt-tokens", "-p", type=click.IntRange(0), default=512, show_default=True, help="Prompt length.")
 @click.option("--decode-tokens", "-n", type=click.IntRange(0), default=128, show_default=True, help="Tokens to write.")
 @click.option("--depth", "-d", type=click.IntRange(0), default=0, show_default=True, help="Cached tokens before those.")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from .completion import ModelName
 from .loading import LOAD_SETTINGS
 from .options import Text, load_options, sampling_options, split_options
 
@@ -37,7 +38,7 @@ def has_screen() -> bool:
 
 
 @click.command()
-@click.argument("model", required=False)
+@click.argument("model", type=ModelName(), required=False)
 @click.option("--url", help="Talk to an OpenAI endpoint, such as http://127.0.0.1:8080/v1, instead of a model here.")
 @click.option("--plain", is_flag=True, help="Lines instead of a screen: for screen readers and simple terminals.")
 @click.option("--system", type=Text(), help="System prompt of new chats.")

@@ -38,6 +38,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "profile": ("localllm.cli.profile", "profile"),
     "plan": ("localllm.cli.plan", "plan"),
     "doctor": ("localllm.cli.doctor", "doctor"),
+    "completion": ("localllm.cli.completion", "completion"),
 }
 DEFAULT_COMMAND = "chat"
 

@@ -8,12 +8,13 @@ from typing import Any
 
 import click
 
+from .completion import ModelName
 from .loading import open_model
 from .options import load_options, split_options
 
 
 @click.command()
-@click.argument("model")
+@click.argument("model", type=ModelName())
 @click.option("--file", "-f", type=click.Path(exists=True, dir_okay=False), required=True, help="The text, UTF-8.")
 @click.option("--chunk", type=click.IntRange(2), default=512, show_default=True, help="Tokens of a chunk.")
 @click.option("--stream", is_flag=True, help="One long pass, token by token through the KV policy, instead of chunks.")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from .completion import ModelName
 from .options import Size
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ def frequencies_of(path: Path, layers: int) -> list[npt.NDArray[np.float64] | No
 
 
 @click.command()
-@click.argument("model")
+@click.argument("model", type=ModelName())
 @click.option("--vram", type=Size(), help="GPU memory to plan for, such as 6GiB; default: what is free now.")
 @click.option("--context", "-c", type=click.IntRange(1), default=4096, show_default=True, help="Tokens of context.")
 @click.option("--kv", type=click.Choice(["f16", "f32", "q8", "q4", "q2"]), default="f16", help="How KV is stored.")

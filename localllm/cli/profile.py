@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from .completion import ModelName
 from .loading import resolve
 from .progress import load_progress
 
@@ -35,7 +36,7 @@ def facts_of(profile: ActivationProfile, path: Path) -> dict[str, Any]:
 
 
 @click.command()
-@click.argument("model")
+@click.argument("model", type=ModelName())
 @click.option("--text", type=click.Path(exists=True, dir_okay=False), help="A UTF-8 text; default: a built-in one.")
 @click.option("--context", "-c", type=click.IntRange(2), default=1024, show_default=True, help="Tokens of a context.")
 @click.option("--threads", "-t", type=click.IntRange(1), help="CPU threads.")

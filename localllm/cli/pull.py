@@ -6,11 +6,12 @@ import contextlib
 
 import click
 
+from .completion import ModelName
 from .options import Size
 
 
 @click.command()
-@click.argument("model")
+@click.argument("model", type=ModelName())
 @click.option("--name", help="Store it under this name.")
 @click.option("--connections", type=click.IntRange(1, 32), help="Connections in parallel; default 4.")
 @click.option("--bandwidth", type=Size(), help="Bytes per second to use at most, such as 2MB.")

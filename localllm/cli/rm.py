@@ -6,9 +6,11 @@ import json
 
 import click
 
+from .completion import ModelName
+
 
 @click.command()
-@click.argument("models", nargs=-1)
+@click.argument("models", type=ModelName(), nargs=-1)
 @click.option("--partial", is_flag=True, help="Delete unfinished pulls: those of MODELS, or all.")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object.")
 def rm(models: tuple[str, ...], partial: bool, as_json: bool) -> None:

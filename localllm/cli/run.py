@@ -13,6 +13,7 @@ import click
 from localllm.errors import RequestError
 from localllm.events import Finished, PromptProgress, TextDelta
 
+from .completion import ModelName
 from .loading import open_model
 from .options import Text, load_options, sampling_options, split_options
 
@@ -79,7 +80,7 @@ def summary(finished: Finished) -> str:
 
 
 @click.command()
-@click.argument("model")
+@click.argument("model", type=ModelName())
 @click.argument("prompt", type=Text(), required=False)
 @click.option("--file", type=click.Path(exists=True, dir_okay=False), help="Read (more of) the prompt from a file.")
 @click.option("--system", type=Text(), help="System prompt.")

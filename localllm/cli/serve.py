@@ -10,6 +10,7 @@ import click
 
 from localllm.errors import ConfigurationError
 
+from .completion import ModelName
 from .loading import LOAD_SETTINGS, resolve
 from .options import Size, load_options, split_options
 
@@ -20,7 +21,7 @@ DEFAULT_PARALLEL = 4
 
 
 @click.command()
-@click.argument("models", nargs=-1)
+@click.argument("models", type=ModelName(), nargs=-1)
 @click.option("--host", help="Address to listen on; 127.0.0.1 (this computer only) by default.")
 @click.option("--port", type=click.IntRange(0, 65535), help="Port to listen on; 8080 by default, 0 takes a free one.")
 @click.option("--api-key", help="Key that clients must send (better: LOCALLLM_API_KEY).")

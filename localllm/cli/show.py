@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from .completion import ModelName
+
 if TYPE_CHECKING:
     from localllm.store import Manifest, ResolvedModel
     from localllm.store.describe import ModelDescription
@@ -15,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("model")
+@click.argument("model", type=ModelName())
 @click.option("--memory", is_flag=True, help="Only the KV cache: bytes per token and in total, by type and layer kind.")
 @click.option("--context", "-c", "contexts", type=click.IntRange(1), multiple=True, help="Tokens to count memory for.")
 @click.option("--template", is_flag=True, help="Only the chat template.")

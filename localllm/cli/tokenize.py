@@ -7,11 +7,12 @@ import sys
 
 import click
 
+from .completion import ModelName
 from .options import Text
 
 
 @click.command()
-@click.argument("model")
+@click.argument("model", type=ModelName())
 @click.argument("text", type=Text(), required=False)
 @click.option("--special", is_flag=True, help="Read the text of control tokens as those tokens.")
 @click.option("--bos/--no-bos", default=None, help="Put the begin-of-text token in front; default: as the model wants.")

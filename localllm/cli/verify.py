@@ -7,9 +7,11 @@ import json
 
 import click
 
+from .completion import ModelName
+
 
 @click.command()
-@click.argument("models", nargs=-1)
+@click.argument("models", type=ModelName(), nargs=-1)
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object.")
 def verify(models: tuple[str, ...], as_json: bool) -> None:
     """Read MODELS (default: all) again and compare every byte with the hash of the pull."""
