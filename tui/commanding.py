@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from textual.app import SuspendNotSupported
 
 from localllm.chat.attachment import attach
-from localllm.chat.visible import visible_line
+from localllm.chat.visible import counted, visible_line
 from localllm.errors import LocalLLMError, RequestError
 
 if TYPE_CHECKING:
@@ -207,7 +207,8 @@ class Commands:
         turn = next((turn for turn in self._app.transcript.turns if turn.message == message), None)
         codes = turn.document.codes if turn is not None else []
         if not 1 <= number <= len(codes):
-            raise RequestError(f"the answer has {len(codes)} code blocks" if codes else "the answer has no code block")
+            there = counted(len(codes), "code block") if codes else "no code block"
+            raise RequestError(f"the answer has {there}")
         self._app.copy(codes[number - 1].text)
 
     # ---- the model and how it answers
@@ -288,13 +289,13 @@ class Commands:
             raise RequestError("which file? /attach FILE")
         self._attached.append(attach(name))
         count = len(self._attached)
-        self._app.show_mode(f"{count} file{'s' if count > 1 else ''} attached: sent with the next question")
+        self._app.show_mode(f"{counted(count, 'file')} attached: sent with the next question")
 
     def _import(self, name: str) -> None:
         if not name:
             raise RequestError("which file? /import FILE")
         numbers = self._app.desk.import_file(name)
-        self._app.tell(f"imported {len(numbers)} chats")
+        self._app.tell(f"imported {counted(len(numbers), 'chat')}")
         if len(numbers) == 1:
             self.when_idle(lambda: self.open_chat(numbers[0]))
 

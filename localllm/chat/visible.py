@@ -29,6 +29,11 @@ def visible_line(text: str, limit: int = 200) -> str:
     return line if len(line) <= limit else line[: limit - 1] + "…"
 
 
+def counted(count: int, name: str) -> str:
+    """A number and a noun: 1 word, 2 words."""
+    return f"{count:,} {name}{'' if count == 1 else 's'}"
+
+
 def short_name(model: str) -> str:
     """A model's name as titles show it: a path without its folders and ending."""
     name = model.rsplit("/", 1)[-1] if model.endswith(".gguf") else model

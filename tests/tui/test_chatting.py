@@ -20,7 +20,7 @@ def test_a_question_is_answered_shown_and_kept(stage: MakeStage) -> None:
         await s.ask("What is the capital?")
         assert s.contents == ["What is the capital?", "It is **Paris**."]
         assert "It is Paris." in s.text
-        assert "▸ thought, 1 words" in s.text
+        assert "▸ thought, 1 word" in s.text
         assert "3.0 tok/s" in s.text
         assert s.app.prompt.text == ""
         assert "What is the capital?" in s.text.splitlines()[0]

@@ -111,6 +111,25 @@ def test_any_text_any_cut_any_width(text: str, size: int, width: int) -> None:
         assert all(0 <= start <= end <= len(row.text) or row.fill for start, end, _ in row.spans)
 
 
+lists = st.lists(
+    st.sampled_from(
+        ["\n", "\n\n", "- ", "* ", "1. ", "7) ", "> ", "```\n", "  ", "   ", "    ", "word ", "**b**",
+         "---\n", "# ", "x\n", "- a\n", "1. b\n", "2. c\n"]
+    ),
+    max_size=30,
+).map("".join)  # fmt: skip
+
+
+@given(lists, st.integers(1, 9))
+def test_items_that_settle_early_look_like_those_of_the_whole_list(text: str, size: int) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("localllm.tui.markdown.document.LONGEST_LIST", 0)
+        document = grown(text, size)
+    rows = [row.text.strip() for row in document.rows(60)]
+    whole = [row.text.strip() for row in MarkdownDocument(text).rows(60)]
+    assert [row for row in rows if row] == [row for row in whole if row]  # blank ones depend on later items
+
+
 def test_code_is_coloured_when_it_is_done_and_now_and_then_before() -> None:
     document = MarkdownDocument(finished=False)
     document.append("```python\n")

@@ -20,7 +20,7 @@ BROAD = """\
   show me
 
   scripted
-  ▸ thought, 1 words
+  ▸ thought, 1 word
 
   Title
 

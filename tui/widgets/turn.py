@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from localllm.chat.visible import visible, visible_line
+from localllm.chat.visible import counted, visible, visible_line
 from localllm.tui.markdown import MarkdownDocument, Row
 from localllm.tui.markdown.row import Styled, cells, wrap
 
@@ -115,8 +115,8 @@ class Turn:
 
     def _thinking(self, width: int) -> list[Row]:
         writing = self.live and not self.text
-        words = len(self.reasoning.split())
-        label = f"{'▾' if self.thinking_shown else '▸'} {'thinking' if writing else 'thought'}, {words} words"
+        words = counted(len(self.reasoning.split()), "word")
+        label = f"{'▾' if self.thinking_shown else '▸'} {'thinking' if writing else 'thought'}, {words}"
         size = len(label)
         head = Row(label, ((0, size, "thinking"),), margin=size, actions=((0, size, "thinking"),))
         tail = self.reasoning.strip()
@@ -159,7 +159,7 @@ class Turn:
         found = []
         tokens, rate = self.figures.get("tokens"), self.figures.get("tokens_per_second")
         if isinstance(tokens, int) and tokens:
-            found.append(f"{tokens} tokens" if tokens > 1 else "1 token")
+            found.append(counted(tokens, "token"))
         if isinstance(rate, int | float) and rate:
             found.append(f"{rate:.1f} tok/s")
         if self.figures.get("reason") == "length":
