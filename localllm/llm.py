@@ -40,7 +40,7 @@ class LLM:
     here). `threads` None: as many as measure fastest. `vram` in bytes. `context` in tokens, None: what the model was
     trained for, at most 8192. `kv_policy`: keep or read only a part of the keys, see docs/kv.md. `window`/`sinks`: keep
     only so many tokens (StreamingLLM), so that text never ends. `context_policy`: what happens when the context is
-    full. `speculate`: how to guess ahead (auto, off, lookup, model:NAME, heads:FILE), which changes the speed only.
+    full. `speculate`: how to guess ahead (auto, off, lookup, next, model:NAME, heads:FILE), for speed only.
     `chat_template`: a Jinja file instead of the model's own. Use as a context manager, or call `close`.
     Raises LocalLLMError and its subclasses.
     """

@@ -174,7 +174,7 @@ KINDS: dict[str, Kind] = {
     "sinks": Kind(_whole(0, 1 << 30), "first tokens to keep for ever"),
     "context_policy": Kind(_choice("error", "window"), "what to do when the context is full"),
     "mode": Kind(_choice("exact", "sparse", "turbo"), "how much to compute"),
-    "speculate": Kind(_text, "how to guess ahead: auto, off, lookup, model:NAME or heads:FILE"),
+    "speculate": Kind(_text, "how to guess ahead: auto, off, lookup, next, model:NAME or heads:FILE"),
     "chat_template": Kind(_text, "a Jinja file to use instead of the model's own chat template"),
     "offline": Kind(_flag, "never open a connection", variables=("HF_HUB_OFFLINE",)),
     "connections": Kind(_whole(1, 32), "parallel connections of a pull"),

@@ -57,7 +57,8 @@ _LOAD = (
         "--mode", type=click.Choice(["exact", "sparse", "turbo"]), help="How much to compute; exact loses nothing."
     ),
     click.option(
-        "--speculate", help="Guess ahead to be faster, with the same text: auto, off, lookup, model:NAME or heads:FILE."
+        "--speculate",
+        help="Guess ahead to be faster, with the same text: auto, off, lookup, next, model:NAME or heads:FILE.",
     ),
     click.option(
         "--chat-template",

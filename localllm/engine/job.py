@@ -53,7 +53,7 @@ class Job:
         self.text = text
         self.constraint: Constraint | None = request.constraint() if request.constraint is not None else None
         self.guide: Guide | None = None  # guesses ahead, once the answer has begun
-        self.hidden: npt.NDArray[np.float32] | None = None  # of the row before the last token, where guides want it
+        self.hidden: npt.NDArray[np.float32] | None = None  # of the rows before the newest tokens, where guides want it
         self.kv: CachedSequence | None = None
         self.siblings: list[Job] = []  # other answers to the same prompt, which wait for it
         self.restarted = False

@@ -126,7 +126,8 @@ class Runner:
             return
         path = self._sample(job, rows[-1 - len(item.draft) :], item.draft)
         if hidden is not None:
-            job.hidden = hidden[len(rows) - 1 - len(item.draft) + (path[-1] + 1 if path else 0)]
+            own = hidden[len(rows) - 1 - len(item.draft) :]
+            job.hidden = own[[0, *(node + 1 for node in path)]]
         # What was accepted on a side branch has its keys in the wrong places: those rows run again with the next step.
         in_place = next((place for place, node in enumerate(path) if node != place), len(path))
         self._commit(job, prompt_rows + in_place)

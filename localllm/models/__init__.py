@@ -9,7 +9,7 @@ from localllm.errors import UnsupportedModelError
 
 if TYPE_CHECKING:
     from localllm.gguf_io import GGUFFile
-    from localllm.kernels.spec import ModelSpec
+    from localllm.kernels.spec import Layer, ModelSpec
 
 ARCHITECTURES = (
     "arcee",
@@ -77,6 +77,20 @@ def load_spec(file: GGUFFile, *, context: int | None = None) -> ModelSpec:
     Raises UnsupportedModelError for an architecture or variant without support and GGUFError for a file whose metadata
     or tensors do not fit together.
     """
+    return _build(file, context)
+
+
+def load_layers_ahead(file: GGUFFile) -> tuple[Layer, ...]:
+    """The layers that `load_spec` leaves out, for they predict tokens behind the next one; often there are none.
+
+    Raises what `load_spec` raises.
+    """
+    architecture = file.metadata.string("general.architecture")
+    count = file.metadata.integer(f"{architecture}.nextn_predict_layers", 0)
+    return _build(file, None, ahead=True).layers[-count:] if count > 0 else ()
+
+
+def _build(file: GGUFFile, context: int | None, *, ahead: bool = False) -> ModelSpec:
     from .parts.source import Source
 
     architecture = file.metadata.string("general.architecture")
@@ -86,5 +100,5 @@ def load_spec(file: GGUFFile, *, context: int | None = None) -> ModelSpec:
             hint=f"Supported: {', '.join(ARCHITECTURES)}. docs/architectures.md says how to add one.",
         )
     module = import_module(f".{architecture.replace('-', '_')}", __name__)
-    spec: ModelSpec = module.build(Source(file, architecture, context))
+    spec: ModelSpec = module.build(Source(file, architecture, context, ahead=ahead))
     return spec

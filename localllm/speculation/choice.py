@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from .protocol import Speculation
 
-CHOICES = "auto, off, lookup, model:NAME or heads:FILE"
+CHOICES = "auto, off, lookup, next, model:NAME or heads:FILE"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class Target:
 def check_choice(choice: str) -> None:
     """Raise ConfigurationError for what is not one of `CHOICES`."""
     kind, _, name = choice.partition(":")
-    if choice not in ("auto", "off", "lookup") and not (kind in ("model", "heads") and name):
+    if choice not in ("auto", "off", "lookup", "next") and not (kind in ("model", "heads") and name):
         raise ConfigurationError(f"speculation {choice!r} is not known", hint=f"choose {CHOICES}")
 
 
@@ -51,6 +51,8 @@ def open_speculation(choice: str, target: Target) -> Speculation | None:
         return None
     if kind == "heads":
         return _open_heads(name, target)
+    if choice == "next":
+        return _open_next_layer(target)
     if kind == "model":
         from .draft_model import open_draft_model
 
@@ -70,3 +72,26 @@ def _open_heads(path: str, target: Target) -> Speculation:
     with open_gguf(path) as file:
         heads = Heads.load(file, target.spec.embed.table, lambda tensor: TiledProduct(compiler, tensor))
     return AdaptiveSpeculation(lambda: (LookupDrafter(), HeadsDrafter(heads)), wants_hidden=True)
+
+
+def _open_next_layer(target: Target) -> Speculation:
+    from localllm.kernels.cpu.compile import KernelCompiler
+    from localllm.kernels.cpu.isa import choose_isa
+    from localllm.kernels.cpu.product import TiledProduct
+    from localllm.kernels.executor import ExecutorOptions
+    from localllm.kernels.registry import open_executor
+
+    from .next_layer import NextLayerDrafter, load_next_layer
+
+    compiler, options = KernelCompiler(choose_isa()), ExecutorOptions(threads=target.threads)
+    layer = load_next_layer(
+        target.file,
+        target.spec,
+        lambda tensor: TiledProduct(compiler, tensor),
+        lambda spec: open_executor(spec, "cpu", options),
+        context=target.context,
+        parallel=target.parallel,
+    )
+    return AdaptiveSpeculation(
+        lambda: (LookupDrafter(), NextLayerDrafter(layer)), wants_hidden=True, shared=layer.close
+    )

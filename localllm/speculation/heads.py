@@ -113,9 +113,9 @@ class HeadsDrafter:
 
     def draft(self, tokens: Sequence[int], most: int, hidden: npt.NDArray[np.float32] | None) -> Draft:
         """Guesses from the vector of the row before the last token."""
-        if hidden is None or not np.isfinite(hidden[0]):
+        if hidden is None or not np.isfinite(hidden[0, 0]):
             return NOTHING
-        heads, state, token, chance = self._heads, hidden, tokens[-1], 1.0
+        heads, state, token, chance = self._heads, hidden[-1], tokens[-1], 1.0
         line: list[int] = []
         grades: list[int] = []
         second: tuple[int, float] | None = None

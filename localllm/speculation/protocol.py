@@ -23,7 +23,8 @@ class Drafter(Protocol):
     def draft(self, tokens: Sequence[int], most: int, hidden: npt.NDArray[np.float32] | None) -> Draft:
         """At most `most` guesses for what follows `tokens`, which only grow from call to call.
 
-        `hidden` [hidden] is the vector behind the final norm of the row before the last token, if it is wanted.
+        `hidden` [n, hidden] are the vectors behind the final norm of the rows before the last n tokens, those of the
+        last step, if they are wanted.
         """
 
     def close(self) -> None:

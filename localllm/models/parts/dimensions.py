@@ -54,12 +54,13 @@ def read_dimensions(source: Source, layer: int = 0) -> Dimensions:
 
 
 def _layers(source: Source) -> int:
-    """Layers of the decoder: the file also counts those that only predict further tokens, which are left out."""
+    """Layers of the decoder: the file also counts those that only predict further tokens, which are left out if
+    nobody asks for them."""
     count = source.integer("block_count", high=4096)
     ahead = source.integer("nextn_predict_layers", 0, low=0, high=count - 1)
     for layer in range(count - ahead, count):
-        source.ignore_prefix(f"blk.{layer}.")
-    return count - ahead
+        source.ignore_prefix(f"blk.{layer}.nextn." if source.ahead else f"blk.{layer}.")
+    return count if source.ahead else count - ahead
 
 
 def _vocabulary(source: Source, hidden: int) -> int:

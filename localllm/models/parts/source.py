@@ -34,15 +34,17 @@ _ACTIVATIONS = {
 class Source:
     """One file while its spec is built; remembers which tensors were read, so that none is ignored unnoticed.
 
-    `context` is the length that the model will be run at (None: short), which chooses longrope factors.
+    `context` is the length that the model will be run at (None: short), which chooses longrope factors. `ahead`: the
+    layers that predict further tokens are layers like the others.
     """
 
-    __slots__ = ("architecture", "context", "file", "unread")
+    __slots__ = ("ahead", "architecture", "context", "file", "unread")
 
-    def __init__(self, file: GGUFFile, architecture: str, context: int | None) -> None:
+    def __init__(self, file: GGUFFile, architecture: str, context: int | None, *, ahead: bool = False) -> None:
         self.file = file
         self.architecture = architecture
         self.context = context
+        self.ahead = ahead
         self.unread = set(file.tensors)
 
     def key(self, name: str) -> str:

@@ -173,7 +173,7 @@ class Oracle:
 
     def guesses(self, tokens: Any, most: int, hidden: Any) -> Draft:
         self.turn += 1
-        self.hidden[len(tokens)] = hidden.tolist()
+        self.hidden[len(tokens)] = hidden[-1].tolist()
         done = len(tokens) - len(PROMPT)
         guesses = self.answer[done : done + min(self.turn % 6, most)]
         if self.turn % 3 == 0 and guesses:

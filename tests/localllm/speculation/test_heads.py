@@ -68,7 +68,7 @@ def test_guesses_are_those_of_the_formula(tmp_path: Path) -> None:
     random, seen = np.random.default_rng(3), set()
     for token in range(TOKENS):
         hidden = random.normal(0, 1, HIDDEN).astype(np.float32)
-        draft = drafter.draft([5, token], 8, hidden)
+        draft = drafter.draft([5, token], 8, np.stack([-hidden, hidden]))
         state, last = hidden, token
         for step in range(draft.parents.count(-1) and len([p for i, p in enumerate(draft.parents) if p == i - 1])):
             x = w[f"speculator.{step}.up.weight"] @ np.concatenate([unit(state), unit(table[last])])
@@ -79,14 +79,14 @@ def test_guesses_are_those_of_the_formula(tmp_path: Path) -> None:
             assert draft.grades[step] // 1000 == step + 1
         seen.add(draft.parents)
         assert len(set(draft.tokens[:1] + draft.tokens[len(draft) - draft.parents.count(-1) + 1 :])) in (1, 2)
-        assert drafter.draft([5, token], 1, hidden).tokens == draft.tokens[:1]
+        assert drafter.draft([5, token], 1, hidden[None]).tokens == draft.tokens[:1]
     assert (-1, 0, 1) in seen or (-1, 0, 1, -1) in seen
 
 
 def test_without_a_vector_nothing_is_guessed(tmp_path: Path) -> None:
     drafter = HeadsDrafter(load(save(tmp_path / "heads.gguf", weights())))
     assert drafter.draft([1], 4, None) == NOTHING
-    assert drafter.draft([1], 4, np.full(HIDDEN, np.nan, np.float32)) == NOTHING
+    assert drafter.draft([1], 4, np.full((1, HIDDEN), np.nan, np.float32)) == NOTHING
 
 
 @pytest.mark.parametrize(
