@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast, get_args
 
 import numpy as np
 
 from localllm.cache import KVCache, PoolSizes, ScheduledRows, build_step
 from localllm.cache.full import FullPolicy
 from localllm.errors import ConfigurationError
+from localllm.kernels.executor import Device
 from localllm.kernels.kv_layout import PAGE_SIZE
 
 from .adaptive import AdaptiveSpeculation
@@ -115,14 +116,26 @@ class ModelDrafter:
             self._sequence, self._checked = None, 0
 
 
-def open_draft_model(name: str, target: Target) -> AdaptiveSpeculation:
-    """Load the model that is called `name`; ConfigurationError if its vocabulary is not the target's."""
+def draft_device(choice: str, target: Device) -> tuple[str, Device]:
+    """(model, device) of what was chosen, NAME or NAME@DEVICE.
+
+    Without a device it is the target's own; beside a target that is divided, it is the card if the model fits there.
+    """
+    name, _, device = choice.rpartition("@")
+    if name and device in get_args(Device):
+        return name, cast("Device", device)
+    return choice, "auto" if target == "hybrid" else target
+
+
+def open_draft_model(choice: str, target: Target) -> AdaptiveSpeculation:
+    """Load the model that `choice` names; ConfigurationError if its vocabulary is not the target's."""
     from localllm.gguf_io import open_gguf
     from localllm.kernels.executor import ExecutorOptions
     from localllm.kernels.registry import open_executor
     from localllm.models import load_spec
     from localllm.store import resolve_model
 
+    name, device = draft_device(choice, target.device)
     file = open_gguf(resolve_model(name).path)
     try:
         own, others = (each.metadata.strings(_TOKENS) for each in (file, target.file))
@@ -133,7 +146,7 @@ def open_draft_model(name: str, target: Target) -> AdaptiveSpeculation:
             )
         spec = load_spec(file)
         context = min(spec.context_length, target.context)
-        executor = open_executor(spec, target.device, ExecutorOptions(threads=target.threads))
+        executor = open_executor(spec, device, ExecutorOptions(threads=target.threads))
         try:
             model = DraftModel(executor, file, context, target.parallel)
         except BaseException:

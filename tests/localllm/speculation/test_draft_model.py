@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from integer_executor import IntegerExecutor
 
+from localllm import LLM
+from localllm.kernels.executor import Device
 from localllm.speculation import NOTHING
-from localllm.speculation.draft_model import DraftModel, ModelDrafter
+from localllm.speculation.draft_model import DraftModel, ModelDrafter, draft_device
 
 PROMPT = [7, 3, 250, 9, 14, 3, 3]
 
@@ -76,3 +79,31 @@ def test_beyond_its_context_it_is_silent() -> None:
 def test_an_unsure_model_says_nothing() -> None:
     shared = DraftModel(IntegerExecutor(), None, 64, 1)
     assert ModelDrafter(shared).draft(PROMPT, 4) == NOTHING
+
+
+@pytest.mark.parametrize(
+    ("choice", "target", "expected"),
+    [
+        ("small", "cpu", ("small", "cpu")),
+        ("small:q4", "hybrid", ("small:q4", "auto")),
+        ("small@cuda", "hybrid", ("small", "cuda")),
+        ("small@cpu", "cuda", ("small", "cpu")),
+        ("file@home.gguf", "cpu", ("file@home.gguf", "cpu")),
+        ("@cpu", "cuda", ("@cpu", "cuda")),
+    ],
+)
+def test_a_draft_model_may_run_elsewhere(choice: str, target: Device, expected: tuple[str, Device]) -> None:
+    assert draft_device(choice, target) == expected
+
+
+def test_a_model_that_drafts_for_itself_on_another_device() -> None:
+    path = str(Path(__file__).parents[2] / "data" / "models" / "llama_gqa_tied_f16.gguf")
+    options: dict[str, Any] = {"device": "cpu", "threads": 1, "context": 128}
+    with (
+        LLM(path, speculate="off", **options) as plain,
+        LLM(path, speculate=f"model:{path}@reference", **options) as two,
+    ):
+        expected = plain.generate([5, 9, 13, 2], max_tokens=40, ignore_eos=True, temperature=0.0)
+        found = two.generate([5, 9, 13, 2], max_tokens=40, ignore_eos=True, temperature=0.0)
+    assert found.ids == expected.ids
+    assert found.usage.accepted_tokens > 0
