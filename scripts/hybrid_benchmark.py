@@ -65,7 +65,7 @@ class Benchmark:
         self.tiny: bool = given.tiny
         self.warm: bool = given.warm
         self.options = ExecutorOptions(max_rows=16, threads=given.threads)
-        self.context = 40 if given.tiny else CONTEXT
+        self.context = 20 if given.tiny else CONTEXT
 
     # What parts are made of
 
@@ -89,13 +89,14 @@ class Benchmark:
     def decode(self, executor: Executor, steps: int, *, vary: bool = False) -> float:
         """Median seconds of a decoded token, always the same one or (`vary`) others."""
         vocabulary, samples = executor.spec.vocabulary_size, []
-        for index in range(4 + steps):
+        before = 1 if self.tiny else 4
+        for index in range(before + steps):
             token = (7 + 31 * index) % vocabulary if vary else 7
             step = simple_step(executor.layout, np.array([token], np.int32), self.context)
             start = time.perf_counter()
             executor.forward(step)
             samples.append(time.perf_counter() - start)
-        return statistics.median(samples[4:])
+        return statistics.median(samples[before:])
 
     def measure(self, name: str, spec: ModelSpec, placement: Placement, *, vary: bool = False) -> float:
         """Decode, and what each half needs by itself."""
@@ -111,9 +112,9 @@ class Benchmark:
             f"{1 / seconds:.1f} tok/s",
             f"{seconds * 1e3:.3f} ms; {units}; {sizes}; load {loaded:.0f} s",
         )
-        alone = statistics.median(made.cold_seconds(max(3, self.steps // 4)) or [0.0])
+        alone = statistics.median(made.cold_seconds(max(1, self.steps // 4)) or [0.0])
         step = simple_step(made.layout, np.array([7], np.int32), self.context)
-        card = device.seconds_alone(step, max(3, self.steps // 4))
+        card = device.seconds_alone(step, max(1, self.steps // 4))
         rate = f"{memory['cpu'] / alone / 1e9:.1f} GB/s of its weights" if alone else "nothing"
         say(f"{name}: halves by themselves", f"CPU {alone * 1e3:.3f} ms", f"{rate}; card {card * 1e3:.3f} ms")
         profile = made.cold_profile()
@@ -139,8 +140,11 @@ class Benchmark:
 
     def check(self) -> None:
         """A small model split gives what it gives whole on the card."""
-        sizes = replace(self.sizes, dense=replace(self.sizes.dense, inner=self.sizes.dense.inner // 2, vocabulary=256))
-        spec = dense_model(sizes, 2)
+        sizes = replace(
+            self.sizes,
+            dense=replace(self.sizes.dense, inner=self.sizes.dense.inner // 2, vocabulary=64 if self.tiny else 256),
+        )
+        spec = dense_model(sizes, 1 if self.tiny else 2)
         for name, model in (("dense", spec), ("relu", sparse_model(spec)), ("mixture", mixture_model(TINY))):
             whole = self._outputs(GpuExecutor(model, replace(self.options, max_rows=32)))
             for share, streamed in ((0.5, False), (0.0, False), (0.5, True)):
@@ -193,8 +197,9 @@ class Benchmark:
     def prefill(self) -> None:
         """Prompts by both halves, and streamed, by rows a step."""
         spec = dense_model(self.sizes, self.layers)
-        most = 32 if self.tiny or self.warm else 512
-        counts = (8, 32) if self.tiny or self.warm else (8, 16, 32, 64, 128, 256, 512)
+        short = self.tiny or self.warm
+        most = 8 if self.tiny else 32 if short else 512
+        counts = (8,) if self.tiny else (8, 32) if short else (8, 16, 32, 64, 128, 256, 512)
         for name, model in (("dense", spec), ("ReLU", sparse_model(spec))):
             made, device = self.open(model, self.half(model), rows=most, streamed=True)
             cost = device.stream_cost(min(64, most))
@@ -209,7 +214,7 @@ class Benchmark:
                 times = []
                 for least in (None, 1):
                     device.stream_from = least
-                    times.append(min(self._seconds(made, step) for _ in range(3)))
+                    times.append(min(self._seconds(made, step) for _ in range(1 if short else 3)))
                 faster = f"streaming is {times[0] / times[1]:.2f} times as fast"
                 rates = f"{rows / times[0]:.0f} and {rows / times[1]:.0f} tok/s"
                 say(f"{name}: {rows} rows, both halves and streamed", rates, faster)
@@ -236,7 +241,7 @@ class Benchmark:
         made, _ = self.open(spec, start, adaptive=True)
         swapper = made.swapper
         assert swapper is not None
-        for part in range(1 if self.warm else 5):
+        for part in range(1 if self.warm or self.tiny else 5):
             seconds = self.decode(made, self.moves // 5, vary=True)
             right = [
                 len(set(p.units) & set(b.units)) / third

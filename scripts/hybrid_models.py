@@ -28,7 +28,7 @@ class Sizes:
 
 
 FULL = Sizes(SHAPES["8b"], Shape(2048, 768, 32, 4, 48, 151936), 128, 8)
-TINY = Sizes(Shape(128, 256, 4, 2, 2, 256), Shape(128, 64, 4, 2, 2, 256), 12, 2)
+TINY = Sizes(Shape(64, 128, 2, 1, 1, 64), Shape(64, 32, 2, 1, 3, 64), 6, 2)
 
 
 def rates(neurons: int) -> Floats:

@@ -41,9 +41,7 @@ def _model(spec_maker: Callable[..., Any], kind: str, parallel: bool) -> ModelSp
     [
         ("relu", False, 0.5),
         ("experts", False, 0.5),
-        ("dense", True, 0.5),
         ("dense", True, 0.0),
-        ("relu", True, 0.5),
         ("experts", True, 0.5),
     ],
 )
@@ -68,7 +66,7 @@ def test_the_card_and_the_cpu_give_what_the_reference_gives(
 
 @pytest.mark.parametrize(
     ("kind", "share", "parallel"),
-    [("dense", 0.4, False), ("relu", 0.4, True), ("experts", 0.0, False), ("early", 0.4, False)],
+    [("relu", 0.4, True), ("experts", 0.0, False), ("early", 0.4, False)],
 )
 def test_cold_weights_cross_in_pieces_for_steps_of_many_rows(
     kind: str, share: float, parallel: bool, spec_maker: Callable[..., Any]
@@ -76,7 +74,6 @@ def test_cold_weights_cross_in_pieces_for_steps_of_many_rows(
     """More pieces than slots; then a row is decoded by both halves over the keys that the card alone has written."""
     maker = spec_maker()
     blocks = {
-        "dense": lambda: maker.feed_forward(160, bias=True),
         "relu": lambda: maker.feed_forward(160, activation=Activation.RELU, bias=True),
         "experts": lambda: maker.experts(count=6, top_k=1, shared=maker.feed_forward(32, norm=None)),
         "early": lambda: maker.experts(count=12, top_k=1, router_reads_layer_input=True, bias=True),
@@ -134,21 +131,20 @@ def test_what_streaming_costs_is_said_from_sizes(spec_maker: Callable[..., Any])
     assert not has_room_twice(spec, placement, int(1.9 * cold))
 
 
-@pytest.mark.parametrize("streamed", [False, True])
-def test_an_expert_moves_to_the_card_and_back_by_tables(streamed: bool, spec_maker: Callable[..., Any]) -> None:
+def test_an_expert_moves_to_the_card_and_back_by_tables(spec_maker: Callable[..., Any]) -> None:
     """Before and after every swap the halves, and what is streamed, give what the reference gives."""
     maker = spec_maker()
     spec = maker.model(Layer(maker.attention(), maker.experts(count=6, top_k=2, bias=True)))
-    options = GpuOptions(piece_bytes=30_000 if streamed else 0, moving=True)
+    options = GpuOptions(piece_bytes=30_000, moving=True)
     make = partial(GpuDevice, gpu_options=options)
     made = HybridExecutor(spec, uniform_placement(spec, 0.4), make, OPTIONS, adaptive=True)
-    made._device.stream_from = 6 if streamed else None
+    made._device.stream_from = 6
     reference = ReferenceExecutor(spec, OPTIONS)
     for executor in (made, reference):
         executor.allocate_kv((2,), "f32", (0,))
     swapper = made.swapper
     assert swapper is not None
-    for start in (0, 6, 12, 18):
+    for start, rows in ((0, 6), (6, 6), (12, 1), (13, 1)):
         if start:
             made.finish_swap()  # the policy's own, if it has begun one
             residence = swapper.residence
@@ -156,8 +152,8 @@ def test_an_expert_moves_to_the_card_and_back_by_tables(streamed: bool, spec_mak
             swapper.begin(residence.swap(0, incoming, outgoing))
             made.finish_swap()
             assert incoming in made.placement.layers[0].units
-        step = simple_step(made.layout, np.arange(3, 9) + start, start)
+        step = simple_step(made.layout, np.arange(3, 3 + rows) + start, start)
         np.testing.assert_allclose(made.forward(step), reference.forward(step), rtol=0, atol=1e-4)
     assert swapper.swaps >= 3
-    assert swapper.popularity.scores.sum() == pytest.approx(4 * 6 * 2, rel=0.05)  # every choice counts
+    assert swapper.popularity.scores.sum() == pytest.approx(14 * 2, rel=0.05)  # every choice counts
     made.close()

@@ -15,9 +15,12 @@ pytest.importorskip("triton")
 from localllm.kernels.cpu.executor import CpuExecutor
 from localllm.kernels.executor import ExecutorOptions
 from localllm.kernels.gpu.executor import GpuExecutor, GpuOptions
+from localllm.kernels.gpu.kv_pools import cache_bytes
 from localllm.kernels.hybrid.executor import HybridExecutor
+from localllm.kernels.hybrid.gpu_device import fit_gpu
 from localllm.kernels.hybrid.opening import fit_layers, open_hybrid
 from localllm.kernels.hybrid.staged import StagedExecutor, back_of, front_of, groups_of, placement_of
+from localllm.kernels.kv_layout import KVLayout
 from localllm.kernels.reference import ReferenceExecutor
 from localllm.kernels.single_sequence import simple_step
 from localllm.kernels.spec import Layer, ModelSpec
@@ -87,21 +90,20 @@ def test_twenty_budgets_from_nothing_to_everything_open(spec_maker: Callable[...
     spec = _model(spec_maker, (None,) * 4)
     options = replace(OPTIONS, kv_pages=(4,), kv_type="f32")
     full = GpuExecutor(spec, options).planned.total + 200_000
-    kinds, sizes = [], []
-    for step in range(21):
-        budget = full * step // 20
-        layers = fit_layers(spec, options, budget)
-        sizes.append(layers)
-        executor = open_hybrid(spec, replace(options, vram=budget))
+    budgets = [full * step // 20 for step in range(21)]
+    layers = [fit_layers(spec, options, budget) for budget in budgets]
+    assert layers == sorted(layers)
+    cache = cache_bytes(KVLayout.of(spec), options)
+    halves = [fit_gpu(spec, options, budget - cache) is not None for budget in budgets]
+    assert halves == sorted(halves)
+    some, all_of_some = layers.index(1), halves.index(True)
+    assert 0 < some < all_of_some < 20
+    kinds = {0: CpuExecutor, some: StagedExecutor, all_of_some - 1: StagedExecutor, 20: HybridExecutor}
+    for step, kind in kinds.items():
+        executor = open_hybrid(spec, replace(options, vram=budgets[step]))
+        assert isinstance(executor, kind)
         executor.allocate_kv((4,), "f32", (0,))
         memory = executor.memory()
         used = sum(part.get("cuda", 0) for part in (memory.weights, memory.kv, memory.workspace))
-        assert used <= budget
-        kinds.append(type(executor))
+        assert used <= budgets[step]
         executor.close()
-    assert sizes == sorted(sizes)
-    order = [CpuExecutor, StagedExecutor, HybridExecutor]
-    assert [order.index(kind) for kind in kinds] == sorted(order.index(kind) for kind in kinds)
-    assert kinds[0] is CpuExecutor
-    assert set(kinds) == set(order)
-    assert kinds[-1] is HybridExecutor
