@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 COLOURS = {"yes": "$text-success", "partly": "$text-warning", "no": "$text-error", "unknown": "$foreground 50%"}
 AT_ONCE = 0.15  # seconds that the screen waits for the list before it is drawn without
 WIDE = 70  # columns from which a line says more
-NARROW = 19  # columns of a line beside the name, where it says less
+NARROW = 17  # columns of a line beside the name, where it says less
 REDRAWS = 5  # a second, of the progress
 
 
@@ -106,9 +106,9 @@ class ModelsScreen(ModalScreen[str]):
         line = Content.assemble(
             (f"{mark} ", "$text-success"),
             name.pad_right(columns - name.cell_length),
-            bytes_.rjust(8),
+            bytes_.rjust(8 if wide else 7),
             ("  fits: " if wide else " ", "$foreground 60%"),
-            (choice.fits.ljust(8), COLOURS[choice.fits]),
+            (choice.fits.ljust(8) if wide else choice.fits, COLOURS[choice.fits]),
         )
         return line + Content(visible_line(choice.licence, 40)) if wide else line
 
