@@ -1,10 +1,10 @@
 """Measures a hybrid on one card and its CPU in one call: decoding, prompts, experts that move, and how exact it is.
 
-    python scripts/hybrid_benchmark.py [--only check,memory,trip,dense,relu,prefill,mixture,kl] [--tiny] [--limit 100]
-        [--models FILE...] [--layers N] [--mixture-layers N]
+    python scripts/hybrid_benchmark.py [--only check,memory,trip,dense,relu,prefill,mixture,kl] [--models FILE...]
+        [--limit SECONDS] [--layers N] [--mixture-layers N] [--tiny]
 
-Every part runs in a process of its own, ended after `--limit` seconds, and prints each row when it is measured. First
-all parts run with one layer and side by side, which compiles their kernels. `--tiny` tries the script anywhere
+Every part runs in a process of its own, which is ended when its time is over, and prints each row when it is measured.
+First all parts run with one layer and side by side, which compiles their kernels. `--tiny` tries the script anywhere
 (TRITON_INTERPRET=1). The ReLU model has the shape of the dense one; biases of its gates make 12% of the neurons fire,
 with a skew as measured on real models: the hottest 26% make 63% of the activations.
 """
@@ -43,7 +43,11 @@ if TYPE_CHECKING:
     from localllm.kernels.spec import ModelSpec
 
 CONTEXT = 256
-PARTS = ("check", "memory", "trip", "dense", "relu", "prefill", "mixture", "kl")
+LIMITS = {
+    **dict.fromkeys(("check", "memory", "trip", "dense", "relu"), 60.0),
+    **{"prefill": 90.0, "mixture": 200.0, "kl": 120.0},
+}
+PARTS = tuple(LIMITS)
 BEGAN = time.time()
 
 
@@ -316,7 +320,7 @@ def main() -> None:
     parser.add_argument("--tiny", action="store_true")
     parser.add_argument("--warm", action="store_true", help="a short run that compiles the kernels")
     parser.add_argument("--no-warm", action="store_true")
-    parser.add_argument("--limit", type=float, default=100.0, help="seconds a part")
+    parser.add_argument("--limit", type=float, help="seconds of every part, instead of its own limit")
     parser.add_argument("--layers", type=int)
     parser.add_argument("--mixture-layers", type=int)
     parser.add_argument("--steps", type=int, default=48)
@@ -328,17 +332,18 @@ def main() -> None:
         getattr(Benchmark(given), given.part)()
         return
     arguments = sys.argv[1:]
+    limits = LIMITS if given.limit is None else dict.fromkeys(PARTS, given.limit)
     wanted = [part for part in given.only.split(",") if part]
     if not given.no_warm and not given.tiny:
         short = ["--warm", "--layers", "1", "--mixture-layers", "3", "--steps", "1", "--moves", "5", "--threads", "1"]
         running = {
-            part: run_part(part, [*arguments, *short], given.limit, quiet=True) for part in wanted if part != "memory"
+            part: run_part(part, [*arguments, *short], limits[part], quiet=True) for part in wanted if part != "memory"
         }
         failed = [part for part, process in running.items() if process.wait()]
         say("kernels compiled", f"{len(running)} parts", f"failed: {', '.join(failed)}" if failed else "")
     for part in wanted:
         start = time.time()
-        code = run_part(part, arguments, given.limit, quiet=False).wait()
+        code = run_part(part, arguments, limits[part], quiet=False).wait()
         say(f"part {part}", "done" if not code else f"ended with {code}", f"{time.time() - start:.0f} s")
 
 

@@ -188,6 +188,7 @@ class HybridExecutor:
             began = time.perf_counter()
             self._cold.run(rows, self._number)  # type: ignore[union-attr]
             samples.append(time.perf_counter() - began)
+        self._exchange.uses()[:] = 0  # those choices were nobody's
         return samples
 
     def choose_switch_over(self) -> None:

@@ -75,6 +75,8 @@ def test_experts_that_are_used_move_to_the_device_while_answers_stay(spec_maker:
     assert np.abs(found - expected).max() <= 1e-4 * np.abs(expected).max()
     executor.finish_swap()
     assert executor.swapper.swaps > 0
+    assert min(executor.cold_seconds(2, rows=8)) > 0
+    assert not executor._exchange.uses().any()  # a measurement chooses experts for nobody
     scores = executor.swapper.popularity.scores
     assert scores[0].sum() > 0
     hottest = int(np.argmax(scores[0]))
