@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from localllm.errors import UnsupportedModelError
+from localllm.errors import GGUFError, UnsupportedModelError
 
 if TYPE_CHECKING:
     from localllm.gguf_io import GGUFFile
@@ -75,7 +75,7 @@ def load_spec(file: GGUFFile, *, context: int | None = None) -> ModelSpec:
 
     `context` is the length that it will be run at; only longrope models depend on it (None: within the original one).
     Raises UnsupportedModelError for an architecture or variant without support and GGUFError for a file whose metadata
-    or tensors do not fit together.
+    or tensors do not fit together; errors of metadata and tensors name the file.
     """
     return _build(file, context)
 
@@ -100,5 +100,9 @@ def _build(file: GGUFFile, context: int | None, *, ahead: bool = False) -> Model
             hint=f"Supported: {', '.join(ARCHITECTURES)}. docs/architectures.md says how to add one.",
         )
     module = import_module(f".{architecture.replace('-', '_')}", __name__)
-    spec: ModelSpec = module.build(Source(file, architecture, context, ahead=ahead))
+    try:
+        spec: ModelSpec = module.build(Source(file, architecture, context, ahead=ahead))
+    except (GGUFError, UnsupportedModelError) as error:
+        error.message = f"{file.paths[0].name}: {error.message}"
+        raise
     return spec

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import secrets
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -28,6 +28,13 @@ if TYPE_CHECKING:
 
     from .parameters import SamplingParameters
 
+# Fields whose meaning the shortcuts of the sampler know. Any other field that is not at its default goes the whole way,
+# so a new sampler is slow rather than skipped until it is named here.
+KNOWN = frozenset((
+    "temperature", "top_k", "top_p", "min_p", "typical_p", "xtc_probability", "xtc_threshold", "logit_bias", "seed",
+    "repetition_penalty", "presence_penalty", "frequency_penalty", "penalty_last_n", "dry_multiplier", "dry_base",
+    "dry_allowed_length", "dry_sequence_breakers", "max_tokens", "stop", "ignore_eos", "logprobs",
+))  # fmt: skip
 BAN, FORCE = -100.0, 100.0
 ROUNDING = 0.01  # logits by which a quick first look may err
 
@@ -72,20 +79,24 @@ class Sampler:
         bias = parameters.logit_bias
         self._bias_ids = np.array(list(bias), dtype=np.int64)
         self._bias_values = np.array([-np.inf if value <= BAN else value for value in bias.values()])
+        self._unknown = any(
+            getattr(parameters, item.name) != item.default for item in fields(parameters) if item.name not in KNOWN
+        )
         self._forced = np.array([token for token, value in bias.items() if value >= FORCE], dtype=np.int64)
 
     @property
     def is_plain_greedy(self) -> bool:
         """Whether the token is simply the best raw logit, so that a device may choose it."""
         p = self.parameters
-        return p.temperature == 0 and p.logprobs is None and not self._changes_logits and p.xtc_probability == 0
+        plain = not self._changes_logits and not self._unknown
+        return p.temperature == 0 and p.logprobs is None and plain and p.xtc_probability == 0
 
     @property
     def _is_plain(self) -> bool:
         """Whether every token may be drawn with its own probability."""
         p = self.parameters
         filters = p.top_k > 0 or p.top_p < 1 or p.typical_p < 1 or p.min_p > 0 or p.xtc_probability > 0
-        return p.temperature > 0 and not filters and not self._changes_logits
+        return p.temperature > 0 and not filters and not self._changes_logits and not self._unknown
 
     @property
     def _changes_logits(self) -> bool:
@@ -142,7 +153,8 @@ class Sampler:
     ) -> Candidates:
         p = self.parameters
         _check(float(np.max(logits)))
-        if allowed is None and not self._changes_logits and p.typical_p >= 1 and p.top_p >= 1 and p.min_p > 0:
+        plain = allowed is None and not self._changes_logits and not self._unknown
+        if plain and p.typical_p >= 1 and p.top_p >= 1 and p.min_p > 0:
             near = np.flatnonzero(logits >= np.max(logits) + math.log(p.min_p) - ROUNDING)
             logits_near = Candidates(near, logits[near].astype(np.float64))
             return xtc(min_p(top_k(logits_near, p.top_k), p.min_p), p.xtc_threshold, p.xtc_probability, exclusion)

@@ -137,8 +137,9 @@ def test_tensors_that_do_not_fit_are_named(rewrite: Rewrite, name: str, changes:
         with pytest.raises(GGUFError, match=message):
             load_spec(open_gguf(path), context=100)
         return
-    with pytest.raises(LocalLLMError, match=message):
+    with pytest.raises(LocalLLMError, match=message) as raised:
         _load(path)
+    assert str(raised.value).startswith(f"{path.name}: ")
 
 
 _NUMBERS = [0, 1, 2, 3, 7, 8, 31, 33, 64, 96, 128, 2**31, 2**40, -1, 0.0, 1e-30, -2.5, 1e30, float("nan"), float("inf")]

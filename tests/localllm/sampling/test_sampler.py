@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,8 @@ from hypothesis import strategies as st
 
 from localllm.errors import ExecutionError, RequestError
 from localllm.sampling import Sampler, SamplingParameters, log_probabilities
+from localllm.sampling.candidates import Candidates
+from localllm.sampling.sampler import KNOWN
 
 LOGITS = np.log(np.array([0.5, 0.25, 0.125, 0.0625, 0.0625], dtype=np.float32))
 
@@ -75,6 +78,30 @@ def test_the_number_of_draws_does_not_depend_on_the_parameters() -> None:
         for _ in range(3):
             sampler.sample(LOGITS, [])
     assert len({float(sampler._random.random()) for sampler in samplers}) == 1
+
+
+@dataclass(frozen=True, slots=True)
+class WithOneMore(SamplingParameters):
+    """As of somebody who adds a sampler and does not name its field in the sampler's shortcuts."""
+
+    only_even: bool = False
+
+
+@pytest.mark.parametrize("options", [{}, {"temperature": 1.0}, {"temperature": 1.0, "min_p": 0.1}])
+def test_a_new_sampler_is_never_passed_by(options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    def only_even(candidates: Candidates, threshold: float, probability: float, draw: float) -> Candidates:
+        kept = candidates.ids % 2 == 0
+        return Candidates(candidates.ids[kept], candidates.logits[kept])
+
+    monkeypatch.setattr("localllm.sampling.sampler.xtc", only_even)  # stands at the end of the chain
+    logits = np.array([1.0, 3.0, 2.9, 2.0], dtype=np.float32)
+    sampler = Sampler(WithOneMore(only_even=True, seed=1, **options), 4)
+    assert not sampler.is_plain_greedy
+    assert {sampler.sample(logits, []).token for _ in range(30)} <= {0, 2}
+
+
+def test_the_shortcuts_know_every_parameter() -> None:
+    assert {item.name for item in fields(SamplingParameters)} == KNOWN
 
 
 def test_seed_zero_is_a_seed_and_none_draws_one() -> None:
