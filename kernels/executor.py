@@ -37,7 +37,8 @@ class ExecutorOptions:
     policy that keeps or reads a part of the keys (reference and CPU). `repacked`: where a large model's weights may be
     kept as the CPU needs them, a file named after the model (a .tiles file; it is checked, made and replaced).
     `kv_pages` of `kv_type`, by cache group: what `allocate_kv` will be asked for, so that a hybrid leaves room.
-    `rates`, by layer: how often each neuron fires or each expert is chosen, None: unknown; a hybrid's hot set.
+    `rates`, by layer: how often each neuron fires or each expert is chosen, None: unknown; they tell a hybrid its hot
+    set, and the CPU which layers are worth running sparse.
     `main_memory`: free bytes of it; a hybrid keeps cold weights twice, to copy them to the card, if they fit."""
 
     threads: int | None = None

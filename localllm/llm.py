@@ -116,7 +116,7 @@ class LLM:
                     if progress is not None:
                         progress(event)
 
-                split = device in ("auto", "hybrid")
+                split, profiled = device in ("auto", "hybrid"), device not in ("cuda", "reference")
                 options = ExecutorOptions(
                     threads=threads,
                     mode=mode,
@@ -126,7 +126,7 @@ class LLM:
                     repacked=repacked_file(self._file),
                     kv_pages=engine_options.pages(self.spec, ExecutorOptions().max_rows),
                     kv_type=kv,
-                    rates=measured_rates(self.path, len(self.spec.layers)) if split else (),
+                    rates=measured_rates(self.path, len(self.spec.layers)) if profiled else (),
                     main_memory=detect().available_bytes if split else None,
                 )
                 executor = open_executor(self.spec, device, options)

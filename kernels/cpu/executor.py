@@ -86,7 +86,7 @@ class CpuExecutor:
         self._ropes = RopeTables()
         self._pool: KVPool | None = None
         self._output_rows = min(_OUTPUT_ROWS, self.max_rows)
-        self._sparse_layers = sparse_layers(spec, options.mode)
+        self._sparse_layers = sparse_layers(spec, options.mode, options.rates)
         self._counts = ActivationCounts() if options.count_activations else None
         self._plan_weights()
         kept = None if self._blocks else options.repacked  # the plan of a half does not say which neurons it has

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from .records import RecordForm
 
 _MOST_PARTS, _BLOCKS_PER_PART = 16, 6
-_RUN_BYTES = 1 << 16  # of records: what a run needs of them is in the second-level cache when its turn comes
+_RUN_BYTES = 1 << 20  # of records: what a run needs of them is in the second-level cache when its turn comes
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +46,11 @@ class NeuronRecords:
     def parts(self) -> int:
         """Parts of the neurons."""
         return max(1, min(_MOST_PARTS, self.blocks // _BLOCKS_PER_PART))
+
+    @property
+    def run_blocks(self) -> int:
+        """Blocks whose rows are computed before their columns are added: at most half of a part."""
+        return max(1, min(_RUN_BYTES // (self.form.size * UNIT), self.blocks // self.parts // 2))
 
     @property
     def outputs(self) -> int:
@@ -80,11 +85,11 @@ def active_neurons(
         *(records.records, records.scales, records.minimums, records.bias, records.parts),
         *(*base.fields, *active.fields, sums.address, sums.stride, *part_sum.fields, 8 * count),
     )
-    biased = bool(records.bias)
+    biased, run_blocks = bool(records.bias), records.run_blocks
 
     def emit(e: Emitter, record: Value, step: Value, thread: Value) -> None:
         values = Arguments(e, record, thread)
-        kernel = _Neurons(e, form, values, biased, positive)
+        kernel = _Neurons(e, form, run_blocks, values, biased, positive)
         rows, threads = e.load(I64, step, values.integer()), word(e, step, Word.THREADS)
         few = e.compare("<=", rows, FEW_ROWS)
         with e.either(few) as (then, otherwise):
@@ -93,19 +98,21 @@ def active_neurons(
             with otherwise:
                 kernel.many(*portion(e, rows, step, thread))
 
-    key = f"{form} {biased} {positive}"
+    key = f"{form} {run_blocks} {biased} {positive}"
     return Operation(KernelSource("active_neurons", key, emit), arguments, kind)
 
 
 class _Neurons:
     """The kernel for a part of the neurons and a row."""
 
-    def __init__(self, e: Emitter, form: RecordForm, values: Arguments, biased: bool, positive: bool) -> None:
+    def __init__(
+        self, e: Emitter, form: RecordForm, run_blocks: int, values: Arguments, biased: bool, positive: bool
+    ) -> None:
         self.e, self.form, self.biased, self.positive = e, form, biased, positive
         self.records, scales, minimums, self.bias, self.parts = values.integers(5)
         self.sources, self.active = values.rows(), ActiveValue(e, values)
         self.sums, self.part_sum = RowsValue(e, *values.integers(2)), values.rows()
-        self.run_blocks = max(1, _RUN_BYTES // (form.size * UNIT))
+        self.run_blocks = run_blocks
         self.columns = Columns(e, form, self.run_blocks, scales, minimums)
 
     def few(self, rows: Value, thread: Value, threads: Value) -> None:
