@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from localllm.kernels.cpu.emit import Emitter
     from localllm.kernels.cpu.step_state import Word
 
-FEW_ROWS = 4  # up to so many, each part has a sum of its own for each row; beyond, each row has one sum
+FEW_ROWS = 8  # up to so many, each part has a sum of its own for each row; beyond, each row has one sum
 
 
 def add_sums(
