@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from rich.text import Text
 from textual.app import App, ComposeResult
 from textual.binding import Binding
 from textual.content import Content
@@ -315,8 +317,23 @@ class ChatApp(App[None]):
         self.copy_to_clipboard(text)
         self.tell(f"copied {len(text)} characters")
 
+    def _fatal_error(self) -> None:
+        """A defect of ours ends the app with a line that can be reported, not with pages of the program's insides."""
+        self.panic(Text(defect(self._exception or RuntimeError("unknown"))))
+
     async def on_unmount(self) -> None:
         """Stop the answer, so that its part is written, and free the model."""
         self.live.end(PATIENCE)
         with contextlib.suppress(LocalLLMError):
             self.desk.close()
+
+
+def defect(error: BaseException) -> str:
+    """What is told of an exception that nobody expected: what, where, and what to do."""
+    frames = traceback.extract_tb(error.__traceback__)
+    where = f" at {Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
+    what = f"{type(error).__name__}{where}: {visible_line(str(error), 300)}"
+    return (
+        f"error: a defect of localllm ended the chat: {what}\n"
+        "  everything is kept, `localllm chat --last` goes on; please report the line above"
+    )

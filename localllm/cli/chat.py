@@ -87,6 +87,9 @@ def chat(
         else:
             from localllm.tui.app import ChatApp
 
-            ChatApp(desk, paths).run()
+            app = ChatApp(desk, paths)
+            app.run()
+            if app.return_code:
+                sys.exit(app.return_code)
     finally:
         store.close()

@@ -11,6 +11,7 @@ from scripted_chat import Gate
 from textual import events
 
 from localllm.errors import DownloadError, ExecutionError
+from localllm.tui.app import ChatApp, defect
 
 MakeStage = Callable[..., Stage]
 
@@ -138,3 +139,23 @@ def test_resizing_in_mid_stream(stage: MakeStage) -> None:
     stage(
         "漢字 and more\n\n```py\n" + "x" * 300 + "\n```\n| a | b |\n|---|---|\n| 1 | 2 |\n", gate, "\nafter", second
     ).run(steps)
+
+
+def test_a_defect_is_one_line_that_can_be_reported(stage: MakeStage, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(app: ChatApp, text: str) -> None:
+        raise KeyError(f"[red]{text}\x1b[2J")
+
+    monkeypatch.setattr(ChatApp, "ask", fail)
+    s = stage("never")
+
+    async def steps(s: Stage) -> None:
+        await s.enter("hello")
+
+    with pytest.raises(KeyError) as caught:
+        s.run(steps)
+    assert s.app.return_code == 1
+    told = defect(caught.value)
+    assert told.startswith("error: a defect of localllm ended the chat: KeyError at test_hostile_text.py:")
+    assert "[red]hello" in told
+    assert "\x1b" not in defect(ValueError("\x1b[2J"))
+    assert "Traceback" not in told
