@@ -83,6 +83,9 @@ class Executor(Protocol):
     def write_page(self, group: int, page: int, data: bytes) -> None:
         """Put back what `read_page` gave."""
 
+    def forget_pages(self) -> None:
+        """No page's content is needed any more: the system gets their memory back, where that is possible."""
+
     def memory(self) -> MemoryUse:
         """What is allocated now."""
 

@@ -41,6 +41,7 @@ class LLM:
     trained for, at most 8192. `kv_policy`: keep or read only a part of the keys, see docs/kv.md. `window`/`sinks`: keep
     only so many tokens (StreamingLLM), so that text never ends. `context_policy`: what happens when the context is
     full. `speculate`: how to guess ahead (auto, off, lookup, next, model:NAME, heads:FILE), for speed only.
+    `keep_cache`: idle seconds after which the memory of cached prefixes goes back to the system, None: never.
     `chat_template`: a Jinja file instead of the model's own. Use as a context manager, or call `close`.
     Raises LocalLLMError and its subclasses.
     """
@@ -61,6 +62,7 @@ class LLM:
         mode: Mode | None = None,
         speculate: str = "auto",
         parallel: int = 1,
+        keep_cache: float | None = None,
         chat_template: str | os.PathLike[str] | None = None,
         pull: bool = False,
         progress: Callable[[LoadProgress], None] | None = None,
@@ -101,6 +103,7 @@ class LLM:
                 sinks=sinks,
                 context_policy=context_policy,
                 parallel=parallel,
+                keep_cache=keep_cache,
                 selective=self._selective,
                 speculation=speculation,
             )

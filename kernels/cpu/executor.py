@@ -284,6 +284,11 @@ class CpuExecutor:
         for layer in self.layout.groups[group].layers if page >= 0 else ():
             self._environment.selective.page_was_written(layer, page, self._pages().main(layer, page))
 
+    def forget_pages(self) -> None:
+        """The pools' memory goes back to the system and is zero again, as at first."""
+        self._pages().forget()
+        self._environment.selective.forget()
+
     def _pages(self) -> KVPool:
         if self._pool is None:
             raise ExecutionError("allocate_kv was not called")

@@ -83,13 +83,14 @@ class _Pool:
             start += heads * size
 
 
-def _pools(layout: KVLayout, shapes: list[PageShape], counts: tuple[int, ...]) -> list[_Pool]:
-    """A pool for every layer; those of a cache group share a block of memory."""
+def _pools(layout: KVLayout, shapes: list[PageShape], counts: tuple[int, ...], blocks: list[Block]) -> list[_Pool]:
+    """A pool for every layer; those of a cache group share a block of memory, which is added to `blocks`."""
     pools: dict[int, _Pool] = {}
     for group, count in zip(layout.groups, counts, strict=True):
         sizes = [count * shapes[index].page_bytes for index in group.layers]
         starts = np.cumsum([0, *sizes]).tolist()
         block = Block(starts[-1], "KV cache")
+        blocks.append(block)
         for index, start, size in zip(group.layers, starts, sizes, strict=False):
             pools[index] = _Pool(shapes[index], count, block.bytes[start : start + size])
     return [pools[index] for index in range(len(shapes))]
@@ -108,15 +109,21 @@ class KVPool:
             raise ExecutionError(f"{len(pages)} page counts were given for {len(layout.groups)} cache groups")
         self.pages = pages
         self._layout, self._shapes = layout, shapes
-        self._main = _pools(layout, shapes, pages)
+        self._blocks: list[Block] = []
+        self._main = _pools(layout, shapes, pages, self._blocks)
         self._recent = self._main
         if any(isinstance(shape.page_type, QuantisedPages) for shape in shapes):
             recent_shapes = [recent_shape(shape) for shape in shapes]
-            self._recent = _pools(layout, recent_shapes, staging or (0,) * len(pages))
+            self._recent = _pools(layout, recent_shapes, staging or (0,) * len(pages), self._blocks)
         pairs = zip(self._main, self._recent, strict=True)
         self.layers = [LayerPages(main.pages, recent.pages) for main, recent in pairs]
         pools = self._main if self._recent is self._main else [*self._main, *self._recent]
         self.nbytes = sum(pool.pages.count * pool.pages.shape.page_bytes for pool in pools)
+
+    def forget(self) -> None:
+        """All pages are zero again, and take no memory."""
+        for block in self._blocks:
+            block.forget()
 
     def main(self, layer: int, page: int) -> Bytes:
         """The bytes of a layer's page in the main pool."""

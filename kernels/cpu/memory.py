@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+import sys
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -24,7 +25,7 @@ class Block:
     def __init__(self, size: int, purpose: str) -> None:
         self.size = size
         try:
-            self.bytes = _allocate(size)
+            self._mapping, self.bytes = _allocate(size)
         except (OSError, ValueError, MemoryError) as error:
             raise OutOfMemoryError(
                 f"{size / 2**20:.0f} MiB for the {purpose} could not be allocated",
@@ -32,20 +33,25 @@ class Block:
             ) from error
         self.address = self.bytes.ctypes.data
 
+    def forget(self) -> None:
+        """The memory goes back to the system, and is zero when it is read next; elsewhere than on Linux it stays."""
+        if sys.platform == "linux":
+            self._mapping.madvise(mmap.MADV_DONTNEED)
 
-def _allocate(size: int) -> npt.NDArray[np.uint8]:
+
+def _allocate(size: int) -> tuple[mmap.mmap, npt.NDArray[np.uint8]]:
     total = max(size, 1) + (_HUGE_PAGE if size >= _HUGE_PAGE else ALIGNMENT)
     if not hasattr(mmap, "MAP_ANONYMOUS"):
-        memory = np.frombuffer(mmap.mmap(-1, total), np.uint8)
+        mapping = mmap.mmap(-1, total)
     else:
         # The default of mmap.mmap is a shared mapping, for which Linux ignores the advice below.
         mapping = mmap.mmap(-1, total, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         if hasattr(mmap, "MADV_HUGEPAGE") and size >= _HUGE_PAGE:
             with suppress(OSError):  # a kernel without huge pages: slower, not wrong
                 mapping.madvise(mmap.MADV_HUGEPAGE)
-        memory = np.frombuffer(mapping, np.uint8)
+    memory = np.frombuffer(mapping, np.uint8)
     skip = -memory.ctypes.data % (_HUGE_PAGE if size >= _HUGE_PAGE else ALIGNMENT)
-    return memory[skip : skip + size]
+    return mapping, memory[skip : skip + size]
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,6 +55,11 @@ class SelectiveState:
         else:
             self._blocks[layer] = Block(pages * sum_bytes(shape), "sums of values")
 
+    def forget(self) -> None:
+        """All of it is zero again, and takes no memory."""
+        for block in self._blocks.values():
+            block.forget()
+
     @property
     def nbytes(self) -> int:
         """Bytes of all layers."""

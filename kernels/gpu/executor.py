@@ -349,6 +349,9 @@ class GpuExecutor:
         """Put back what `read_page` gave; ExecutionError when its length is wrong."""
         self._some_pools().write_page(group, page, data)
 
+    def forget_pages(self) -> None:
+        """The card's memory stays reserved, as the graphs of the steps hold its addresses."""
+
     def _some_pools(self) -> KVPools:
         if self._pools is None:
             raise ExecutionError("allocate_kv was not called")

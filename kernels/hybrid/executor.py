@@ -142,6 +142,10 @@ class HybridExecutor:
         """Put back what `read_page` gave."""
         self._device.executor.write_page(group, page, data)
 
+    def forget_pages(self) -> None:
+        """What the device does."""
+        self._device.executor.forget_pages()
+
     def memory(self) -> MemoryUse:
         """What is allocated now, by device; what the halves exchange counts as the CPU's workspace."""
         device, cold = self._device.executor.memory(), self._cold

@@ -114,6 +114,9 @@ class ReferenceExecutor:
         """A page's keys and values, layer after layer of the group."""
         return self._pages().read_page(group, page)
 
+    def forget_pages(self) -> None:
+        """Nothing to do: a page is as good as a new one once its rows are written."""
+
     def write_page(self, group: int, page: int, data: bytes) -> None:
         """Put back what `read_page` gave; ExecutionError when its length is wrong."""
         self._pages().write_page(group, page, data)

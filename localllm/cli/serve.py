@@ -28,6 +28,12 @@ DEFAULT_PARALLEL = 4
 @click.option("--parallel", type=click.IntRange(1), help="Answers in the making at a time, per model; 4 by default.")
 @click.option("--keep-alive", type=click.FloatRange(0.1), help="Unload a model after so many idle seconds.")
 @click.option("--memory", type=Size(), help="Bytes that all loaded models may take together.")
+@click.option(
+    "--keep-cache",
+    type=click.FloatRange(0.1),
+    default=900.0,
+    help="Keep keys and values of answered prompts for so many idle seconds; 900 by default.",
+)
 @click.option("--cors-origin", multiple=True, help="Web page that may call from a browser: https://page.example")
 @click.option("--allow-host", multiple=True, help="Further name by which this computer may be called.")
 @click.option("--any-model", is_flag=True, help="With one model: answer to every model name.")
@@ -50,7 +56,8 @@ def serve(models: tuple[str, ...], **options: Any) -> None:
         raise click.UsageError("no model: name one, or set a default with `localllm config set model NAME`")
     keywords = {name: getattr(settings, name) for name in LOAD_SETTINGS if getattr(settings, name) is not None}
     keywords["parallel"] = settings.parallel or DEFAULT_PARALLEL
-    sources = [_source(name, keywords) for name in names]
+    keywords["keep_cache"] = options["keep_cache"]
+    sources = [_source(name, keywords, bounded=options["memory"] is not None) for name in names]
     twice = [source.name for source in sources if [other.name for other in sources].count(source.name) > 1]
     if twice:
         raise ConfigurationError(f"two models are named {twice[0]}")
@@ -60,7 +67,9 @@ def serve(models: tuple[str, ...], **options: Any) -> None:
     from localllm.server.options import ServerOptions
     from localllm.server.pool import ModelPool
     from localllm.server.running import Server
+    from localllm.server.spare_memory import use_one_arena
 
+    use_one_arena()
     limits = BodyLimits(size=options["max_body"]) if options["max_body"] else BodyLimits()
     server_options = ServerOptions(
         host=settings.host,
@@ -90,24 +99,27 @@ def serve(models: tuple[str, ...], **options: Any) -> None:
         )
 
 
-def _source(name: str, keywords: dict[str, Any]) -> ModelSource:
+def _source(name: str, keywords: dict[str, Any], *, bounded: bool) -> ModelSource:
     from localllm.gguf_io import open_gguf
+    from localllm.needs import bytes_needed
+    from localllm.paths import Paths
     from localllm.server.pool import ModelSource
+    from localllm.store.defaults import load_keywords
 
     found = resolve(name)
     facts = found.path.stat()
+    whole = load_keywords(found.entry, Paths.from_environment().cache) | keywords
     with open_gguf(found.path):  # a server that could never answer does not start
         pass
 
     def load() -> LanguageModel:
         from localllm.llm import LLM
-        from localllm.paths import Paths
-        from localllm.store.defaults import load_keywords
 
-        return LLM(found.path, **load_keywords(found.entry, Paths.from_environment().cache) | keywords)
+        return LLM(found.path, **whole)
 
     sampling = {} if found.entry is None else found.entry.sampling
-    return ModelSource(found.name, load, size_bytes=facts.st_size, created=int(facts.st_mtime), sampling=sampling)
+    size = bytes_needed(found.path, whole) if bounded else facts.st_size
+    return ModelSource(found.name, load, size_bytes=size, created=int(facts.st_mtime), sampling=sampling)
 
 
 def _announce(host: str, port: int) -> None:

@@ -23,6 +23,7 @@ from .generation import Generation
 from .job import Job
 from .readers import MeanHidden, NextTokenLogprobs
 from .request import Request
+from .rest import Rest
 from .runner import Runner
 from .scheduler import Scheduler
 from .sessions import read_session, write_session
@@ -80,6 +81,7 @@ class Engine:
         self._offered = self._lent = False  # the engine's thread leaves it to one of them
         self._draining = self._closing = False
         self._death: ExecutionError | None = None
+        self._rest = Rest(options.keep_cache)
         self._build()
         self._thread = threading.Thread(target=self._run, name="localllm-engine", daemon=True)
         self._thread.start()
@@ -323,6 +325,7 @@ class Engine:
                     self._tasks.popleft()[0]()
                 self._stop_the_cancelled()
                 self._runner.step()
+                self._rest.put_off()
                 if self._idle():
                     self._wake()  # those who drain
         except BaseException as error:  # whatever it is, nobody may be left waiting
@@ -346,7 +349,11 @@ class Engine:
                 if offered != self._offered:
                     self._offered = offered
                     self._changed.notify_all()
-                self._changed.wait()
+                if self._rest.seconds_left == 0 and not self._wanted:
+                    self._rest.begin()
+                    self._cache.clear()
+                    self._executor.forget_pages()
+                self._changed.wait(None if self._wanted else self._rest.seconds_left)
 
     def _stop_the_cancelled(self) -> None:
         for job in [*self._scheduler.running, *self._scheduler.waiting]:

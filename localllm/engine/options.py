@@ -25,7 +25,8 @@ class EngineOptions:
 
     `parallel`: sequences that run at the same time; more wait. `most_tokens` ends an answer for which no limit was
     asked. `pool` replaces the planned page pools (tests). `prefix_cache` False computes every prompt anew.
-    `speculation` guesses ahead; the engine closes it. `selective`: what the executor was opened with.
+    `keep_cache`: seconds without work after which cached prefixes are dropped and their memory goes back to the system;
+    None keeps them. `speculation` guesses ahead; the engine closes it. `selective`: what the executor was opened with.
     """
 
     context: int
@@ -36,6 +37,7 @@ class EngineOptions:
     parallel: int = 1
     most_tokens: int = 2**20
     prefix_cache: bool = True
+    keep_cache: float | None = None
     pool: PoolSizes | None = None
     speculation: Speculation | None = None
     selective: SelectivePolicy | None = None

@@ -83,6 +83,9 @@ class Runner:
                 self._deliver(item, outputs[at:end], None if hidden is None else hidden[at:end])
             except LocalLLMError as error:
                 self.fail(item.job, error)
+            except Exception:  # a fault in what one request brought along ends that request, not everybody's
+                _LOG.exception("a request failed")
+                self.fail(item.job, ExecutionError("this request could not be continued; the log says why"))
             at = end
         if self._speculation is not None and all(answering):
             self._speculation.observe(rows, time.perf_counter() - started)

@@ -13,6 +13,7 @@ from localllm.errors import LocalLLMError, OutOfMemoryError
 
 from .errors import APIError, unavailable
 from .served import ServedModel
+from .spare_memory import give_back
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -230,8 +231,13 @@ class ModelPool:
                     if not await self._unload_idle(slot):
                         raise
                     model = await asyncio.to_thread(slot.source.load)
-            use = model.memory()
-            slot.bytes = sum(sum(part.values()) for part in (use.weights, use.kv, use.workspace)) or slot.bytes
+                use = model.memory()
+                slot.bytes = sum(sum(part.values()) for part in (use.weights, use.kv, use.workspace)) or slot.bytes
+                try:
+                    await self._make_room(slot)  # now that it is measured
+                except BaseException:
+                    await asyncio.to_thread(model.close)
+                    raise
             slot.served, slot.state = ServedModel(model, slot.source.sampling), "ready"
             slot.last_used = time.monotonic()
             log.info("model %s loaded in %.1f s: %s", name, slot.last_used - started, model.describe())
@@ -272,6 +278,8 @@ class ModelPool:
         if served is not None:
             slot.state = "unloaded"
             await asyncio.to_thread(served.model.close)
+            del served
+            await asyncio.to_thread(give_back)
             log.info("model %s unloaded", slot.source.name)
 
     async def _reap(self, keep_alive: float) -> None:

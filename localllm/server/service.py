@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from .errors import unavailable
 from .metrics import Metrics
+from .spare_memory import give_back
 
 if TYPE_CHECKING:
     from starlette.types import Scope
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from .pool import ModelPool
 
 log = logging.getLogger("localllm.server")
+TIDY_SECONDS = 2.0  # without a request
 PATHS = frozenset(
     (
         "/",
@@ -46,6 +48,7 @@ class Service:
         self._active = 0
         self._idle = asyncio.Event()
         self._idle.set()
+        self._tidying: asyncio.TimerHandle | None = None
 
     @property
     def active(self) -> int:
@@ -58,12 +61,19 @@ class Service:
             raise unavailable(f"{self._active} requests are waiting already", "overloaded", 2)
         self._active += 1
         self._idle.clear()
+        if self._tidying is not None:
+            self._tidying.cancel()
 
     def end(self) -> None:
         """It is answered, or its client is gone."""
         self._active -= 1
         if self._active == 0:
             self._idle.set()
+            self._tidying = asyncio.get_running_loop().call_later(TIDY_SECONDS, self._tidy)
+
+    @staticmethod
+    def _tidy() -> None:
+        asyncio.get_running_loop().run_in_executor(None, give_back)
 
     async def drain(self) -> None:
         """Take no more requests; returns once the running ones are answered, or their time is over."""

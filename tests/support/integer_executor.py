@@ -71,6 +71,7 @@ class IntegerExecutor:
         self.max_rows = max_rows
         self.steps: list[Step] = []
         self.closed = False
+        self.forgotten = 0
         self._windows = tuple(windows)
         self._script = script
         self._main: list[Contents] = []
@@ -149,6 +150,12 @@ class IntegerExecutor:
     def write_page(self, group: int, page: int, data: bytes) -> None:
         """Put them back."""
         self._page(group, page)[:] = np.frombuffer(data, np.uint64)
+
+    def forget_pages(self) -> None:
+        """New rubbish."""
+        self.forgotten += 1
+        for pool in (*self._main, *self._staging):
+            pool += np.uint64(1)
 
     def memory(self) -> MemoryUse:
         """Nothing worth counting."""

@@ -87,7 +87,9 @@ class SayingExecutor(IntegerExecutor):
 
 
 class ScriptedModel:
-    """What the server needs of a model."""
+    """What the server needs of a model. `size`: bytes that it says it takes."""
+
+    size = 1000
 
     def __init__(self, *, template: str = CHATML, context: int = 512, parallel: int = 4, **options: Any) -> None:
         self.executor = SayingExecutor()
@@ -127,7 +129,7 @@ class ScriptedModel:
 
     def memory(self) -> MemoryUse:
         """A round number."""
-        return MemoryUse({"cpu": 1000}, {}, {})
+        return MemoryUse({"cpu": self.size}, {}, {})
 
     def describe(self) -> str:
         """One line."""

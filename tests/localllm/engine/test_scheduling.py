@@ -17,6 +17,7 @@ from localllm.completion import collect
 from localllm.engine import Engine, Generation, NextTokenLogprobs, Request
 from localllm.engine.budget import LEAST, LONGEST_STEP, StepBudget
 from localllm.errors import ContextLengthError, RequestError
+from localllm.events import Finished
 from localllm.kernels.single_sequence import logits_of
 from localllm.kernels.step import Step
 from localllm.sampling import SamplingParameters
@@ -258,6 +259,21 @@ def test_a_grammar_that_fails_fails_its_request(make_engine: MakeEngine) -> None
     generation = engine.submit(Request([1] * 20, SamplingParameters(max_tokens=50), constraint=lambda: Broken(5)))
     with pytest.raises(RequestError, match="grammar is stuck"):
         collect(generation)
+
+
+def test_a_fault_in_what_a_request_brought_along_ends_only_that_request(make_engine: MakeEngine) -> None:
+    class Faulty(Alternating):
+        def accept(self, token: int) -> None:
+            raise ZeroDivisionError
+
+    engine = make_engine(parallel=4)
+    other = engine.submit(Request([2] * 20, SamplingParameters(max_tokens=20, ignore_eos=True)))
+    bad = engine.submit(Request([1] * 20, SamplingParameters(max_tokens=5), n=2, constraint=lambda: Faulty(5)))
+    ends = [event for _, event in bad.merged() if isinstance(event, Finished)]
+    assert [end.reason for end in ends] == ["error", "error"]
+    assert "could not be continued" in str(ends[0].error)
+    assert len(collect(other).ids) == 20
+    assert engine.failure is None
 
 
 def reference_logprobs(ids: list[int]) -> npt.NDArray[np.float64]:

@@ -124,6 +124,28 @@ def test_a_model_that_can_never_fit(serve: Serve) -> None:
     assert "500" in error["message"]
 
 
+class Larger(ScriptedModel):
+    """Takes more than its file."""
+
+    size = 1200
+
+
+def test_what_a_model_really_takes_counts(serve: Serve) -> None:
+    """The first two were thought to fit beside each other."""
+    server = serve(names=("one", "two"), pool={"memory": 2200}, load=Larger)
+    for name in ("one", "two", "one"):
+        assert server.chat(model=name, max_tokens=1).status_code == 200
+    assert [model.closed for model in server.models] == [True, True, False]
+    sizes = {model["id"]: model["size_bytes"] for model in server.get("/v1/models").json()["data"]}
+    assert sizes == {"one": 1200, "two": 1200}
+
+
+def test_a_model_that_turns_out_too_large_is_closed(serve: Serve) -> None:
+    server = serve(pool={"memory": 1100}, load=Larger)
+    assert "1200" in error_of(server.chat(), 503)["message"]
+    assert all(model.closed for model in server.models)
+
+
 def test_models_share_when_there_is_room(serve: Serve) -> None:
     server = serve(names=("one", "two"), pool={"memory": 2000})
     for name in ("one", "two", "one", "two"):

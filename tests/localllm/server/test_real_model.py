@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import math
 import os
+import platform
+import random
 import re
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +51,18 @@ class Process:
         reply: dict[str, Any] = response.json()
         return reply
 
+    def cached_pages(self) -> int:
+        """Pages that the KV cache keeps for later prompts."""
+        lines = self.client.get("/metrics").text.splitlines()
+        return int(
+            float(next(line for line in lines if "localllm_kv_pages" in line and '"cached"' in line).split()[-1])
+        )
+
+    def resident(self) -> float:
+        """MiB in memory that belong to no file."""
+        status = Path(f"/proc/{self.process.pid}/status").read_text()
+        return next(int(line.split()[1]) / 1024 for line in status.splitlines() if line.startswith("RssAnon"))
+
     def end(self, number: signal.Signals) -> str:
         """Send a signal; returns the log."""
         self.process.send_signal(number)
@@ -58,7 +75,7 @@ class Process:
 def server(smollm2_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
     monkeypatch = pytest.MonkeyPatch()
     monkeypatch.setenv("LOCALLLM_HOME", str(tmp_path_factory.mktemp("home")))
-    one = Process(smollm2_path, "--parallel", "8")
+    one = Process(smollm2_path, "--parallel", "8", "--keep-cache", "4")
     yield one
     if one.process.poll() is None:
         one.end(signal.SIGTERM)
@@ -121,6 +138,56 @@ def test_json_of_a_real_model(server: Process) -> None:
     called = server.chat("Weather?", tools=tools, tool_choice="required", parallel_tool_calls=False, max_tokens=200)
     (call,) = called["choices"][0]["message"]["tool_calls"]
     assert set(json.loads(call["function"]["arguments"])) == {"city", "large"}
+
+
+def one_of_many(server: Process, chance: random.Random) -> None:
+    """A request of some kind: answered, left, refused, or no request at all."""
+    kind = chance.choice(("chat", "stream", "leave", "scores", "vector", "schema", "long", "bad", "rubbish"))
+    text = " ".join(str(chance.randint(0, 10**6)) for _ in range(chance.randint(1, 12)))
+    body = {"model": server.name, "messages": [{"role": "user", "content": text}], "max_tokens": chance.randint(1, 4)}
+    path = "/v1/chat/completions"
+    if kind == "leave":
+        limit = httpx2.Timeout(60, read=chance.random() / 20)
+        with contextlib.suppress(httpx2.TimeoutException):
+            server.client.post(path, json=body | {"max_tokens": 200}, timeout=limit)
+        return
+    if kind == "rubbish":
+        with socket.create_connection(("127.0.0.1", int(server.url.rpartition(":")[2])), timeout=60) as connection:
+            connection.sendall(chance.randbytes(40))
+        return
+    if kind == "stream":
+        body |= {"stream": True, "n": 2}
+    elif kind == "schema":
+        schema = {"type": "object", "properties": {f"k{chance.randint(0, 99)}": {"type": "integer"}}}
+        body["response_format"] = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
+    elif kind == "long":
+        body["messages"] = [{"role": "user", "content": "word " * 2500}]
+    elif kind == "bad":
+        body["temperature"] = "hot"
+    elif kind == "scores":
+        path, body = "/v1/completions", {"model": server.name, "prompt": [text] * 2, "echo": True, "logprobs": 1}
+    elif kind == "vector":
+        path, body = "/v1/embeddings", {"model": server.name, "input": text}
+    assert server.client.post(path, json=body).status_code in (200, 400)
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library keeps house in another way")
+def test_memory_comes_back_after_requests_of_all_kinds(server: Process) -> None:
+    """After a first round, which warms up, further ones leave nothing behind, and neither does the KV cache."""
+    chance = random.Random(1)
+
+    def rounds(count: int) -> None:
+        for _ in range(count):
+            with ThreadPoolExecutor(8) as clients:
+                for done in [clients.submit(one_of_many, server, random.Random(chance.random())) for _ in range(24)]:
+                    done.result()
+        wait_until(lambda: server.cached_pages() == 0, 60)
+
+    rounds(2)
+    warm = server.resident()
+    rounds(4)
+    wait_until(lambda: server.resident() < warm + 8, 60)
+    assert 'status="500"' not in server.client.get("/metrics").text
 
 
 def test_killed_in_the_middle_and_started_again(server: Process, smollm2_path: Path) -> None:
