@@ -54,16 +54,16 @@ class SamplingParameters:
             if isinstance(value, float) and not math.isfinite(value):
                 raise RequestError(f"{item.name} must be a finite number, not {value}", parameter=item.name)
         checks = (
-            ("temperature", 0 <= self.temperature <= 1000, "0 or more"),
+            ("temperature", 0 <= self.temperature <= 1000, "between 0 and 1000"),
             ("top_p", 0 <= self.top_p <= 1, "between 0 and 1"),
             ("min_p", 0 <= self.min_p <= 1, "between 0 and 1"),
             ("typical_p", 0 <= self.typical_p <= 1, "between 0 and 1"),
-            ("repetition_penalty", self.repetition_penalty > 0, "above 0"),
+            ("repetition_penalty", 0.001 <= self.repetition_penalty <= 1000, "between 0.001 and 1000"),
             ("presence_penalty", -2 <= self.presence_penalty <= 2, "between -2 and 2"),
             ("frequency_penalty", -2 <= self.frequency_penalty <= 2, "between -2 and 2"),
             ("penalty_last_n", self.penalty_last_n >= -1, "-1 (everything), 0 (off) or more"),
-            ("dry_multiplier", self.dry_multiplier >= 0, "0 or more"),
-            ("dry_base", self.dry_base >= 1, "1 or more"),
+            ("dry_multiplier", 0 <= self.dry_multiplier <= 1000, "between 0 and 1000"),
+            ("dry_base", 1 <= self.dry_base <= 1000, "between 1 and 1000"),
             ("dry_allowed_length", self.dry_allowed_length >= 0, "0 or more"),
             ("xtc_probability", 0 <= self.xtc_probability <= 1, "between 0 and 1"),
             ("xtc_threshold", 0 <= self.xtc_threshold <= 1, "between 0 and 1"),

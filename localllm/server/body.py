@@ -27,10 +27,13 @@ class BodyLimits:
 
 
 async def read_object(request: Request, limits: BodyLimits) -> dict[str, Any]:
-    """The JSON object of a POST. APIError 400, 408 or 413; ClientGone when the client left before it was whole."""
+    """The JSON object of a POST. APIError 400, 408, 413 or 415; ClientGone when the client left before it was whole."""
     media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if media_type != "application/json" and not media_type.endswith("+json"):
         raise bad_request("the body must be JSON: send the header Content-Type: application/json", None, "content_type")
+    encoding = request.headers.get("content-encoding", "identity").strip().lower()
+    if encoding != "identity":
+        raise APIError(415, "the body must not be compressed", code="content_encoding")
     try:
         async with asyncio.timeout(limits.seconds):
             data = await _read(request, limits.size)

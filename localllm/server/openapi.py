@@ -20,8 +20,9 @@ _ERRORS = {
     "401": "The API key is missing or wrong.",
     "403": "Called under a foreign host name, or from a page that may not.",
     "404": "No such model.",
-    "408": "The body did not arrive in time.",
+    "408": "The head or the body did not arrive in time.",
     "413": "The body is too large.",
+    "415": "The body is compressed.",
     "500": "The server failed.",
     "503": "Loading failed, too busy, or about to end.",
 }

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import uvicorn
 
 from .app import create_app
+from .protocol import Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,7 +39,7 @@ class Server(uvicorn.Server):
                 app,
                 host=options.host,
                 port=options.port,
-                http="h11",
+                http=Protocol,
                 ws="none",
                 lifespan="on",
                 log_config=None,

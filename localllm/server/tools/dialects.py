@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from localllm.server.parts import CallPart
 
-from .progressive import CallScanner
+from .progressive import CallForm, CallScanner, json_form
 from .reading import MarkedReader, WholeReader, compact, parse_json_calls
 
 if TYPE_CHECKING:
@@ -20,6 +20,18 @@ if TYPE_CHECKING:
 _SEPARATOR = "<｜tool▁sep｜>"
 _CALL = "<｜tool▁call▁begin｜>"
 _CALL_END = "<｜tool▁call▁end｜>"
+_NO_CALLS = frozenset(("directly-answer", "directly_answer"))  # Command-R's way to say that no tool is needed
+
+# [TOOL_CALLS]NAME[ARGS]{...}; and <begin>function<sep>NAME, a line, ```json, or <begin>NAME<sep>, before {...}.
+_MISTRAL_FORM = CallForm(
+    re.compile(r"\s*(?:\[TOOL_CALLS\])?\s*([\w.-]+)\s*(?:\[CALL_ID\]\w+)?\s*(?:\[ARGS\])?\s*(?=\{)"), enclosed=False
+)
+_DEEPSEEK_FORM = CallForm(
+    re.compile(
+        rf"(?:[\s`]|{_CALL_END})*{_CALL}(?:[^\n<]+{_SEPARATOR}([^\n<]+)\n```json\n\s*|([^\n<]+){_SEPARATOR}\s*)(?=\{{)"
+    ),
+    enclosed=False,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +39,8 @@ class Dialect:
     """A family's way. `markers`: texts that may be control tokens and must then be shown to the reader.
 
     `before` and `after` surround a forced call, which is JSON of this form: an object with the function's `name` and
-    its arguments under `arguments_key`, in a list when `in_list`. `progressive`: calls are JSON that may be told while
-    it is written.
+    its arguments under `arguments_key`, in a list when `in_list`. `make_scanner` makes what tells calls while they are
+    written.
     """
 
     name: str
@@ -39,12 +51,11 @@ class Dialect:
     name_key: str = "name"
     arguments_key: str = "arguments"
     in_list: bool = False
-    progressive: bool = True
+    make_scanner: Callable[[], CallScanner] = lambda: CallScanner((json_form(),))
 
     def reader(self, *, progressive: bool = False) -> ToolReader:
-        """A reader for one answer; `progressive`: calls are told while they are written, where that is possible."""
-        scanner = CallScanner(self.name_key) if progressive and self.progressive else None
-        return self.make_reader(scanner)
+        """A reader for one answer; `progressive`: calls are told while they are written, if arguments are JSON."""
+        return self.make_reader(self.make_scanner() if progressive else None)
 
 
 def _hermes(body: str) -> list[CallPart] | None:
@@ -122,7 +133,7 @@ def _command_r_plus(body: str) -> list[CallPart] | None:
     """`Action: ```json [...] ```; a call of directly_answer is none."""
     match = re.search(r"```json\s*(.*?)\s*(?:```|$)", body, re.DOTALL)
     calls = _command_r(match[1]) if match else None
-    return None if calls is None else [call for call in calls if call.name.replace("-", "_") != "directly_answer"]
+    return None if calls is None else [call for call in calls if call.name not in _NO_CALLS]
 
 
 HERMES = Dialect(
@@ -138,18 +149,20 @@ MISTRAL = Dialect(
     lambda scanner: MarkedReader(("[TOOL_CALLS]",), None, _mistral, scanner),
     "[TOOL_CALLS]",
     in_list=True,
+    make_scanner=lambda: CallScanner((json_form(), _MISTRAL_FORM)),
 )
 LLAMA = Dialect(
     "llama",
     ("<|python_tag|>",),
     lambda scanner: WholeReader(("<|python_tag|>", "{"), _llama, scanner),
     arguments_key="parameters",
+    make_scanner=lambda: CallScanner((json_form(before=r"\s*(?:<\|python_tag\|>)?"),)),
 )
 DEEPSEEK = Dialect(
     "deepseek",
     ("<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>", _CALL, _CALL_END, _SEPARATOR),
-    lambda _: MarkedReader(("<｜tool▁calls▁begin｜>",), "<｜tool▁calls▁end｜>", _deepseek),
-    progressive=False,
+    lambda scanner: MarkedReader(("<｜tool▁calls▁begin｜>",), "<｜tool▁calls▁end｜>", _deepseek, scanner),
+    make_scanner=lambda: CallScanner((_DEEPSEEK_FORM,), rf"(?:[\s`]|{_CALL_END})*"),
 )
 GRANITE = Dialect(
     "granite",
@@ -167,17 +180,18 @@ COMMAND_R = Dialect(
     "tool_name",
     "parameters",
     in_list=True,
+    make_scanner=lambda: CallScanner((json_form("tool_name"),)),
 )
 COMMAND_R_PLUS = Dialect(
     "command-r-plus",
     (),
-    lambda _: MarkedReader(("Action:",), None, _command_r_plus),
+    lambda scanner: MarkedReader(("Action:",), None, _command_r_plus, scanner),
     "Action: ```json\n",
     "\n```",
     "tool_name",
     "parameters",
     in_list=True,
-    progressive=False,
+    make_scanner=lambda: CallScanner((json_form("tool_name", r"(?:\s*```json)?"),), silent=_NO_CALLS),
 )
 
 

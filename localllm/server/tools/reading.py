@@ -14,8 +14,6 @@ if TYPE_CHECKING:
 
     from .progressive import CallScanner
 
-BETWEEN = " \n\t[],;}"  # letters that may stand around calls
-
 
 class MarkedReader:
     """Text up to an opening marker is text; what follows, up to `closing` (or the end), is parsed as calls.
@@ -110,7 +108,7 @@ class MarkedReader:
 def _left(scanner: CallScanner, parse: Callable[[str], list[CallPart] | None]) -> Found:
     """What stands behind the calls that were told already; the scanner begins anew."""
     rest = scanner.reset()
-    if not rest.strip(BETWEEN):
+    if scanner.is_over(rest):
         return []
     calls = parse(rest.lstrip(",; \n\t"))
     return [rest] if calls is None else list(calls)

@@ -140,6 +140,28 @@ PROGRESSIVE = [
     (dialects.LLAMA, '<|python_tag|>{"name": "f", "parameters": {"text": "a } \\" b", "n": [1, {}]}}'),
     (dialects.GRANITE, '<|tool_call|>[{"name": "f", "arguments": {"text": "a } \\" b", "n": [1, {}]}}]'),
     (dialects.COMMAND_R, '<|START_ACTION|>[{"tool_name": "f", "parameters": {"text": "a } \\" b", "n": [1, {}]}}]'),
+    (
+        dialects.COMMAND_R,
+        '<|START_ACTION|>[\n {"tool_call_id": "0", "tool_name": "f",'
+        ' "parameters": {"text": "a } \\" b", "n": [1, {}]}}\n]'
+        "<|END_ACTION|>",
+    ),
+    (
+        dialects.COMMAND_R_PLUS,
+        'Action: ```json\n[\n  {\n    "tool_name": "f",\n'
+        '    "parameters": {"text": "a } \\" b", "n": [1, {}]}\n  }\n]\n```',
+    ),
+    (dialects.MISTRAL, '[TOOL_CALLS]f[ARGS]{"text": "a } \\" b", "n": [1, {}]}'),
+    (
+        dialects.DEEPSEEK,
+        "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>f\n```json\n"
+        '{"text": "a } \\" b", "n": [1, {}]}\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>',
+    ),
+    (
+        dialects.DEEPSEEK,
+        '<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>f<｜tool▁sep｜>{"text": "a } \\" b", "n": [1, {}]}'
+        "<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
+    ),
 ]
 
 
@@ -166,6 +188,11 @@ def test_a_call_that_breaks_off_stays_and_others_are_read_whole() -> None:
     found = dialects.HERMES.reader(progressive=True)
     items = [*found.push(mixed), *found.flush()]
     assert items == [CallBegun("f"), CallArguments("{"), CallArguments("}"), CallPart("g", '{"b": 1}'), "fine"]
+
+
+def test_no_call_is_told_when_the_model_wants_none() -> None:
+    written = 'Action: ```json\n[{"tool_name": "directly_answer", "parameters": {}}]\n```'
+    assert read(dialects.COMMAND_R_PLUS.reader(progressive=True), list(written)) == ("", [])
 
 
 ALL = [value for value in vars(dialects).values() if isinstance(value, Dialect)]
