@@ -38,12 +38,10 @@ class LLM:
 
     `model`: a pulled or catalogue name, or the path of a .gguf file (`pull=True` fetches a catalogue model that is not
     here). `threads` None: as many as measure fastest. `vram` in bytes. `context` in tokens, None: what the model was
-    trained for, at most 8192. `kv_policy`: keep or read only a part of the keys, see docs/kv.md. `window`/`sinks`: keep
-    only so many tokens (StreamingLLM), so that text never ends. `context_policy`: what happens when the context is
-    full. `speculate`: how to guess ahead (auto, off, lookup, next, model:NAME, heads:FILE), for speed only.
-    `keep_cache`: idle seconds after which the memory of cached prefixes goes back to the system, None: never.
-    `chat_template`: a Jinja file instead of the model's own. Use as a context manager, or call `close`.
-    Raises LocalLLMError and its subclasses.
+    trained for, at most 8192. `kv_policy`: a part of the keys only, see docs/kv.md. `window`/`sinks`: so many tokens
+    only. `context_policy`: what happens when the context is full. `keep_cache`: idle seconds until cached prefixes are
+    dropped. `speculate`: how to guess ahead (auto, off, lookup, next, model:NAME, heads:FILE), for speed only.
+    `chat_template`: a Jinja file instead of the model's own. Close it. Raises LocalLLMError and its subclasses.
     """
 
     def __init__(

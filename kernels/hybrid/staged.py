@@ -118,6 +118,11 @@ class StagedExecutor:
                 found += part.read_page(groups.index(group), page)
         return found
 
+    def forget_pages(self) -> None:
+        """What each part does."""
+        for part in self._parts:
+            part.forget_pages()
+
     def write_page(self, group: int, page: int, data: bytes) -> None:
         """Put back what `read_page` gave."""
         start = 0
