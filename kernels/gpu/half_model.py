@@ -64,7 +64,8 @@ def build_half(builder: ModelBuilder, layer: int, split: Split) -> GpuHalf | Gpu
         made = None if hot is None else builder.feed_forward(hot)
         return GpuHalf(layer, norm, made, None, post_norm)
     if hot is None:
-        return GpuHalf(layer, norm, None, builder.linear(split.gate), post_norm)
+        biased = block.up.bias is not None  # as `ModelBuilder.feed_forward`: pieces of the other half are fused with it
+        return GpuHalf(layer, norm, None, builder.linear(split.gate, biased=biased), post_norm)
     made = builder.feed_forward(replace(hot, gate=None))
     count = hot.up.weight.rows
     gates = builder.linear(split.gate, biased=made.up.bias is not None)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from localllm.gguf_io import QuantType, Tensor
 from localllm.kernels.spec import FeedForward, Linear, MixtureOfExperts
 
 from .halves import SplitExperts, half_of_experts, half_of_neurons
@@ -50,7 +51,15 @@ def cut(split: Split, most: int, size_of: Callable[[FeedForward | MixtureOfExper
         part = half_of_neurons(cold, members, group)
         assert part is not None
         down = Linear(part.down.weight, None) if made else part.down
-        gate = None if split.gate is not None else part.gate
-        block = replace(part, gate=gate, down=down, norm=None, post_norm=None)
+        gate, up = part.gate, part.up
+        if split.gate is not None:  # gates are on the device; their bias wants one of up beside it
+            gate = None
+            if split.gate.bias is not None and up.bias is None:
+                up = Linear(up.weight, _zeros(up.weight.rows))
+        block = replace(part, gate=gate, up=up, down=down, norm=None, post_norm=None)
         made.append(Piece(block, int(members[0]) * group))
     return made
+
+
+def _zeros(count: int) -> Tensor:
+    return Tensor("no bias", QuantType.F32, (count,), np.zeros(4 * count, np.uint8))

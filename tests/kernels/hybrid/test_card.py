@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -66,15 +67,17 @@ def test_the_card_and_the_cpu_give_what_the_reference_gives(
 
 @pytest.mark.parametrize(
     ("kind", "share", "parallel"),
-    [("relu", 0.4, True), ("experts", 0.0, False), ("early", 0.4, False)],
+    [("relu", 0.4, True), ("relu up", 0.0, False), ("experts", 0.0, False), ("early", 0.4, False)],
 )
 def test_cold_weights_cross_in_pieces_for_steps_of_many_rows(
     kind: str, share: float, parallel: bool, spec_maker: Callable[..., Any]
 ) -> None:
     """More pieces than slots; then a row is decoded by both halves over the keys that the card alone has written."""
     maker = spec_maker()
+    relu = maker.feed_forward(160, activation=Activation.RELU)
     blocks = {
-        "relu": lambda: maker.feed_forward(160, activation=Activation.RELU, bias=True),
+        "relu": lambda: replace(relu, gate=maker.linear(160, 64, bias=True)),
+        "relu up": lambda: replace(relu, up=maker.linear(160, 64, bias=True)),
         "experts": lambda: maker.experts(count=6, top_k=1, shared=maker.feed_forward(32, norm=None)),
         "early": lambda: maker.experts(count=12, top_k=1, router_reads_layer_input=True, bias=True),
     }
