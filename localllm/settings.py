@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 from localllm.errors import ConfigurationError
 from localllm.paths import Paths
+from localllm.settings_version import current
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -199,6 +200,7 @@ def read_settings_file(path: Path) -> dict[str, Any]:
         return {}
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
         raise ConfigurationError(f"{path}: cannot be read: {error}") from error
+    table = current(table, str(path))
     for key in table:
         check_key(key, str(path))
     return table

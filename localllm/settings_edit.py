@@ -9,12 +9,13 @@ from tomlkit.exceptions import TOMLKitError
 
 from localllm.errors import ConfigurationError
 from localllm.settings import KINDS, check_key, read_settings_file
+from localllm.settings_version import VERSION
 from localllm.store.disk import write_atomically
 
 if TYPE_CHECKING:
     from localllm.paths import Paths
 
-_HEADER = "# localllm's settings; `localllm config show` explains each one.\n"
+_HEADER = f"# localllm's settings; `localllm config show` explains each one.\nversion = {VERSION}\n"
 
 
 def set_setting(paths: Paths, name: str, text: str | None) -> object:
