@@ -13,117 +13,15 @@ import statistics
 import subprocess
 import sys
 import time
-from dataclasses import dataclass, replace
 
 import numpy as np
+from random_models import SHAPES, random_model
 
-from localllm.gguf_io import QuantType, Tensor
 from localllm.kernels.executor import ExecutorOptions
 from localllm.kernels.gpu.executor import GpuExecutor, GpuOptions
 from localllm.kernels.kv_layout import PAGE_SIZE
 from localllm.kernels.single_sequence import simple_step
-from localllm.kernels.spec import Activation, Attention, Embed, FeedForward, Head, Layer, Linear, ModelSpec, Norm, Rope
 from localllm.kernels.step import GroupTables, Step
-
-
-@dataclass(frozen=True, slots=True)
-class Shape:
-    """A model's sizes."""
-
-    hidden: int
-    inner: int
-    heads: int
-    kv_heads: int
-    layers: int
-    vocabulary: int
-
-
-SHAPES = {
-    "8b": Shape(4096, 14336, 32, 8, 32, 32000),
-    "135m": Shape(576, 1536, 9, 3, 30, 49152),
-}
-
-
-class RandomWeights:
-    """Tensors of random blocks with sane scales; equal shapes share their bytes on the host."""
-
-    def __init__(self, seed: int) -> None:
-        self._rng = np.random.default_rng(seed)
-        self._known: dict[tuple[QuantType, int, int], Tensor] = {}
-
-    def matrix(self, kind: QuantType, rows: int, columns: int) -> Tensor:
-        """A new tensor over shared bytes."""
-        key = (kind, rows, columns)
-        if key not in self._known:
-            blocks = columns // kind.block_size
-            data = self._rng.integers(0, 256, (rows, blocks, kind.type_size), dtype=np.uint8)
-            scale = np.float16(0.02 / columns**0.5)
-            for offset, factor in _HALVES[kind]:
-                data[..., offset : offset + 2] = np.full(1, scale * np.float16(factor), np.float16).view(np.uint8)
-            self._known[key] = Tensor("random", kind, (rows, columns), data.reshape(rows, -1))
-        return replace(self._known[key], name="random")
-
-    def linear(self, kind: QuantType, rows: int, columns: int) -> Linear:
-        """A product without bias."""
-        return Linear(self.matrix(kind, rows, columns))
-
-
-_HALVES = {
-    QuantType.Q4_0: [(0, 10)],
-    QuantType.Q4_1: [(0, 10), (2, -75)],
-    QuantType.Q4_K: [(0, 0.4), (2, 0.4)],
-    QuantType.Q6_K: [(208, 0.03)],
-    QuantType.Q8_0: [(0, 0.7)],
-}
-
-
-def random_model(shape: Shape, recipe: str, layers: int | None = None) -> ModelSpec:
-    """A Llama of this shape; recipes q4_0, q4_1, q8_0 and q4_k_m (some matrices in Q6_K, as files of that name)."""
-    weights = RandomWeights(1)
-    count = layers or shape.layers
-    main = QuantType.Q4_K if recipe == "q4_k_m" else QuantType[recipe.upper()]
-    ones = np.ones(shape.hidden, np.float32).view(np.uint8)
-    norm = Norm(Tensor("norm", QuantType.F32, (shape.hidden,), ones), 1e-5)
-    width = 128 if shape.hidden % (128 * shape.heads) == 0 else shape.hidden // shape.heads
-    rope = Rope(10000.0 ** -(np.arange(width // 2) / (width // 2)), False)
-
-    def layer(index: int) -> Layer:
-        more = recipe == "q4_k_m" and (index < count // 8 or index >= 7 * count // 8 or (index - count // 8) % 3 == 2)
-        careful = QuantType.Q6_K if more else main
-        keys = shape.kv_heads * width
-        attention = Attention(
-            norm,
-            weights.linear(main, shape.heads * width, shape.hidden),
-            weights.linear(main, keys, shape.hidden),
-            weights.linear(careful, keys, shape.hidden),
-            weights.linear(main, shape.hidden, shape.heads * width),
-            shape.heads,
-            shape.kv_heads,
-            width,
-            width,
-            width**-0.5,
-            rope,
-        )
-        feed = FeedForward(
-            norm,
-            weights.linear(main, shape.inner, shape.hidden),
-            weights.linear(main, shape.inner, shape.hidden),
-            weights.linear(careful, shape.hidden, shape.inner),
-            Activation.SILU,
-        )
-        return Layer(attention, feed)
-
-    head = QuantType.Q6_K if recipe == "q4_k_m" else main
-    return ModelSpec(
-        "llama",
-        f"random {recipe}",
-        shape.vocabulary,
-        shape.hidden,
-        1 << 17,
-        Embed(weights.matrix(main, shape.vocabulary, shape.hidden)),
-        tuple(layer(index) for index in range(count)),
-        Head(norm, weights.linear(head, shape.vocabulary, shape.hidden)),
-    )
 
 
 def batch_step(executor: GpuExecutor, rows: int, context: int) -> Step:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
-from gpu_benchmark import SHAPES, Shape, random_model
+from random_models import SHAPES, Shape, random_model
 
 from localllm.gguf_io import QuantType, Tensor
 from localllm.kernels.spec import Activation, Attention, FeedForward, Gating, Linear, MixtureOfExperts, ModelSpec
