@@ -70,6 +70,10 @@ def test_nothing_fires(spec_maker: Callable[..., Any]) -> None:
     bias = np.full(96, -1e3, np.float32)
     gate = Linear(maker.tensor(96, 64), Tensor("bias", QuantType.F32, (96,), bias.view(np.uint8)))
     _check_floats(_gated(maker, gate))
+    up, down = _block_tensor(QuantType.Q4_0, 96, 64, 1), _block_tensor(QuantType.Q4_0, 64, 96, 2)
+    block = replace(_gated(maker, gate).layers[0].feed_forward, up=Linear(up), down=Linear(down))
+    spec = maker.model(Layer(maker.attention(), block))
+    _check_floats(spec)  # in records
 
 
 def _gated(maker: Any, gate: Linear) -> ModelSpec:
