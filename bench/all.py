@@ -50,6 +50,12 @@ PARTS = (
         "bench/speculation.py {model} --threads 2 --rounds 1 --tokens 64",
     ),
     Part(
+        "sparse",
+        "Sparse against exact, in the shape of a 7B model",
+        "bench/sparse.py --shape 7b",
+        "bench/sparse.py --shape 7b",
+    ),
+    Part(
         "kv",
         "What types and policies of KV cost",
         "bench/kv_loss.py {model} --kv f32 q8 q4 q2 sparq:16:128 h2o:256",

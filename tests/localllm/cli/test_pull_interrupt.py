@@ -50,6 +50,11 @@ def slow_server() -> Iterator[str]:
     server.server_close()
 
 
+def _listen() -> None:
+    """A shell's background jobs, and so their children, do not hear interrupts."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 @pytest.mark.skipif(os.name == "nt", reason="signals differ there")
 def test_an_interrupt_ends_at_once_and_keeps_what_was_fetched(slow_server: str, private_home: Path) -> None:
     root = Path(__file__).resolve().parents[3]
@@ -59,16 +64,18 @@ def test_an_interrupt_ends_at_once_and_keeps_what_was_fetched(slow_server: str, 
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        preexec_fn=_listen,
     )
-    assert process.stdout is not None
-    for line in process.stdout:
-        if '"file_progress"' in line and '"done_bytes": 0' not in line:
-            break
-    process.send_signal(signal.SIGINT)
-    try:
-        _, errors = process.communicate(timeout=60)
-    finally:
-        process.kill()
+    with process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if '"file_progress"' in line and '"done_bytes": 0' not in line:
+                break
+        process.send_signal(signal.SIGINT)
+        try:
+            _, errors = process.communicate(timeout=60)
+        finally:
+            process.kill()
     assert process.returncode == 130
     assert errors.strip() == "interrupted"
     (partial,) = (private_home / "models" / "partial").iterdir()
