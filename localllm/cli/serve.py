@@ -37,7 +37,7 @@ DEFAULT_PARALLEL = 4
 @click.option("--cors-origin", multiple=True, help="Web page that may call from a browser: https://page.example")
 @click.option("--allow-host", multiple=True, help="Further name by which this computer may be called.")
 @click.option("--any-model", is_flag=True, help="With one model: answer to every model name.")
-@click.option("--max-body", type=Size(), help="Largest request body; 32MiB by default.")
+@click.option("--max-body", type=Size(), help="Largest request body; 8MiB by default.")
 @click.option("--drain-seconds", type=click.FloatRange(0), default=600.0, help="Time for running answers at the end.")
 @click.option("--log-prompts", is_flag=True, help="Write what clients send into the log.")
 @click.option("--verbose", "-v", is_flag=True, help="Log more.")

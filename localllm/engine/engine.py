@@ -7,7 +7,7 @@ from collections import deque
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -72,7 +72,7 @@ class Engine:
             executor.layout, self._policy, options.kv_type, parallel=options.parallel, step_rows=executor.max_rows
         )
         pieces = partial(tokenizer.pieces, range(self._vocabulary_size))  # a method would tie the engine to itself
-        self._breakers = cache(lambda breakers: breaker_ids(pieces(), breakers))
+        self._breakers = lru_cache(8)(lambda breakers: breaker_ids(pieces(), breakers))
         self._changed = threading.Condition()
         self._inbox: deque[Job] = deque()
         self._tasks: deque[tuple[Callable[[], None], Future[Any]]] = deque()

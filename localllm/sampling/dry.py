@@ -19,7 +19,7 @@ MAX_HISTORY = 4096  # tokens looked back
 
 def breaker_ids(pieces: Iterable[bytes], breakers: Sequence[str]) -> frozenset[int]:
     """Ids of the tokens whose text contains one of the strings that end a repetition."""
-    needles = [text.encode() for text in breakers]
+    needles = [text.encode("utf-8", "surrogatepass") for text in breakers]  # half a character is in no token
     return frozenset(index for index, piece in enumerate(pieces) if any(needle in piece for needle in needles))
 
 

@@ -22,7 +22,7 @@ MAX_DEPTH = 128
 class BodyLimits:
     """Bytes of a body, and seconds in which it must arrive."""
 
-    size: int = 32 * 2**20
+    size: int = 8 * 2**20
     seconds: float = 60.0
 
 

@@ -158,6 +158,13 @@ def test_half_characters_in_grammars(server: Running, fields: dict[str, Any]) ->
     assert error_of(server.chat(max_tokens=3, **fields))["code"] == "invalid_value"
 
 
+def test_half_characters_in_breakers_and_stops_match_nothing(server: Running) -> None:
+    server.model.executor.say("hello hello hello")
+    plain = server.chat(max_tokens=12, dry_multiplier=1.0, dry_sequence_breakers=["\n"]).json()
+    odd = server.chat(max_tokens=12, dry_multiplier=1.0, dry_sequence_breakers=["\n", HALF], stop=[HALF]).json()
+    assert odd["choices"] == plain["choices"]
+
+
 HUGE = ["1e999", "-1e999", "9" * 400, "-" + "9" * 30, "18446744073709551616", "1.5e308", "-0.0", "[[1e999]]"]
 
 
