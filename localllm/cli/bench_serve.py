@@ -6,7 +6,7 @@ import asyncio
 import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -37,9 +37,10 @@ def bench_serve(
     key = Settings.load().api_key
     name = model or asyncio.run(only_model(url, key))
     options = LoadOptions(url, name, key, requests=requests, prompt_words=prompt_words, tokens=tokens)
+    figure = None if plot is None else _figure()  # what is missing is said before minutes are spent
     results = asyncio.run(_levels(options, clients, rates))
     if plot is not None:
-        _plot(results, Path(plot))
+        _plot(figure, results, Path(plot))
     if as_json:
         facts = {"url": url, "model": name, "tokens": tokens, "levels": [asdict(result) for result in results]}
         click.echo(json.dumps(facts))
@@ -63,20 +64,31 @@ async def _levels(options: LoadOptions, clients: Sequence[int], rates: Sequence[
     return results + [await open_loop(options, rate) for rate in rates]
 
 
-def _plot(results: Sequence[LoadResult], path: Path) -> None:
+def _figure() -> Any:
     try:
         from matplotlib.figure import Figure
     except ImportError:
-        raise ConfigurationError("--plot needs matplotlib", hint="pip install matplotlib") from None
-    levels = [result for result in results if result.clients is not None]
-    figure = Figure(figsize=(7, 3))
+        raise ConfigurationError("--plot needs matplotlib", hint="pip install 'localllm[plot]'") from None
+    return Figure(figsize=(7, 3), layout="constrained")
+
+
+def _plot(figure: Any, results: Sequence[LoadResult], path: Path) -> None:
+    """Speed and waiting over clients (closed loop) and over requests a second (open loop)."""
     speed, waiting = figure.subplots(1, 2)
-    speed.plot([result.clients for result in levels], [result.tokens_per_second for result in levels], marker="o")
-    speed.set(xlabel="clients", ylabel="tokens per second", ylim=(0, None))
-    for label, name in (("median", "first_token_median"), ("95th percentile", "first_token_p95")):
-        values = [getattr(result, name) for result in levels]
-        waiting.plot([result.clients for result in levels], values, marker="o", label=label)
-    waiting.set(xlabel="clients", ylabel="seconds to the first token", ylim=(0, None))
-    waiting.legend()
-    figure.tight_layout()
-    figure.savefig(path, dpi=120)
+    closed = [(float(result.clients), result) for result in results if result.clients is not None]
+    opened = [(result.rate, result) for result in results if result.rate is not None]
+    for loop, levels in (("clients", closed), ("requests a second", opened)):
+        if not levels:
+            continue
+        loads = [load for load, _ in levels]
+        speed.plot(loads, [result.tokens_per_second for _, result in levels], marker="o", label=loop)
+        waiting.plot(loads, [result.first_token_median for _, result in levels], marker="o", label=f"{loop}, median")
+        waiting.plot(loads, [result.first_token_p95 for _, result in levels], marker="x", label=f"{loop}, 95%")
+    speed.set(xlabel="load", ylabel="tokens per second", ylim=(0, None))
+    waiting.set(xlabel="load", ylabel="seconds to the first token", ylim=(0, None))
+    for axes in (speed, waiting):
+        axes.legend()
+    try:
+        figure.savefig(path, dpi=120)
+    except (OSError, ValueError) as error:  # a folder that is not there, an ending that is no picture
+        raise ConfigurationError(f"{path} cannot be written: {error}", hint="Name a .png, .svg or .pdf file.") from None

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import json
+from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 from running_server import Running
 
 from localllm.cli.main import cli
-from localllm.errors import RequestError
+from localllm.errors import ConfigurationError, RequestError
 from localllm.server.load import LoadOptions, closed_loop, only_model, open_loop
 
 
@@ -33,6 +35,25 @@ def test_when_no_request_is_answered_that_is_an_error(server: Running, model: st
     options = LoadOptions(server.url, model, requests=2, prompt_words=3, tokens=5)
     with pytest.raises(RequestError, match="no request was answered"):
         asyncio.run(closed_loop(options, 1))
+
+
+def test_the_chart(server: Running, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    picture = tmp_path / "load.svg"
+    arguments = ["bench", "--serve", server.url, "-p", "3", "-n", "4", "--requests", "2"]
+    levels = ["--clients", "1", "--clients", "2", "--rate", "100"]
+    CliRunner().invoke(cli, [*arguments, *levels, "--plot", str(picture)], catch_exceptions=False)
+    assert "<svg" in picture.read_text()
+    with pytest.raises(ConfigurationError, match="cannot be written"):
+        CliRunner().invoke(cli, [*arguments, "--plot", str(tmp_path / "load.xyz")], catch_exceptions=False)
+
+
+@pytest.mark.skipif(find_spec("matplotlib") is not None, reason="it is here")
+def test_a_chart_without_the_library_is_refused_before_anything_is_measured(server: Running) -> None:
+    steps = len(server.model.executor.steps)
+    with pytest.raises(ConfigurationError, match="needs matplotlib"):
+        CliRunner().invoke(cli, ["bench", "--serve", server.url, "--plot", "load.png"], catch_exceptions=False)
+    assert len(server.model.executor.steps) == steps
 
 
 def test_the_command(server: Running) -> None:
