@@ -227,6 +227,13 @@ class ChatDesk:
             self.use(chat.model)
         self._returning = conversation
 
+    def override(self, system: str | None, sampling: Mapping[str, Any]) -> None:
+        """What is asked for now comes before what the chat that was opened has kept."""
+        if system is not None:
+            self.system = system
+        if sampling and self._conversation is not None:
+            self.store.set_sampling(self._conversation, {**self.sampling, **sampling})
+
     def use(self, model: str) -> None:
         """Answer with another model from now on; the present one is freed by `load`."""
         backend = self.models.open(model)

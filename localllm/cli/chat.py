@@ -80,6 +80,7 @@ def chat(
             number = newest[0].id if newest else None
         if number is not None:
             desk.open(number)
+            desk.override(system, sampling)
         if plain or not has_screen():
             from .plain_chat import PlainChat
 

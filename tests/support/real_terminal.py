@@ -56,9 +56,9 @@ class Terminal:
         """Another size."""
         self._tmux("resize-window", "-x", str(columns), "-y", str(rows))
 
-    def until(self, text: str, *, there: bool = True) -> str:
+    def until(self, text: str, *, there: bool = True, patience: float = PATIENCE) -> str:
         """Wait until the screen holds a text, or does not any more; returns the screen."""
-        end = time.monotonic() + PATIENCE
+        end = time.monotonic() + patience
         while (text in (screen := self.screen)) is not there:
             assert time.monotonic() < end, f"{text!r} did not {'come' if there else 'go'}:\n{screen}"
             time.sleep(0.1)

@@ -12,6 +12,7 @@ from real_terminal import Terminal, python
 
 SUPPORT = Path(__file__).resolve().parent.parent / "support"
 Open = Callable[..., Terminal]
+COMPILED = 300.0  # seconds that a slow machine may need for the kernels
 
 
 @pytest.fixture
@@ -56,8 +57,10 @@ def test_a_visit(open_terminal: Open, tmp_path: Path) -> None:
     terminal.until("writing")
     terminal.press("Escape")
     terminal.until("ready")
-    terminal.press("Tab", "Left")
-    terminal.press("Escape")
+    terminal.press("Tab")
+    terminal.until("retry")
+    terminal.press("Left")
+    terminal.until("1/2")
     terminal.press("C-o")
     terminal.until("Chats")
     terminal.type("quicksort", enter=False)
@@ -99,15 +102,16 @@ def test_without_a_terminal_the_chat_is_plain(open_terminal: Open) -> None:
 
 @pytest.mark.real_model
 def test_a_real_model(open_terminal: Open, smollm2_path: Path, tmp_path: Path) -> None:
-    terminal = open_terminal(python("-m", "localllm", "chat", str(smollm2_path), "--temperature", "0", "-n", "200"))
+    terminal = open_terminal(python("-m", "localllm", "chat", str(smollm2_path), "--temperature", "0", "-n", "4000"))
     terminal.until("Ask anything")
     terminal.type("Write a short story about a lighthouse.")  # while the model is still being loaded
-    terminal.until("writing")
+    terminal.until("writing", patience=COMPILED)
     terminal.press("C-c")
-    terminal.until("stopped")
+    terminal.until("tok/s  stopped")
     terminal.type("/stats")
     terminal.until("Memory")
-    terminal.press("Escape")
+    terminal.press("Escape")  # a key that came at once behind it would be one together with it
+    terminal.until("Memory", there=False)
     terminal.press("C-q")
     terminal.until("LEFT WITH 0")
     terminal.close()

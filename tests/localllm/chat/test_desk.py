@@ -146,3 +146,14 @@ def test_a_first_model_that_cannot_be_loaded_is_only_an_error(store: Conversatio
     with pytest.raises(RequestError, match=r"^broken$"):
         desk.load(_ignore)
     assert desk.model == "scripted"
+
+
+def test_what_is_asked_for_now_comes_before_what_an_opened_chat_has_kept(store: ConversationStore) -> None:
+    models = ScriptedModels("yes")
+    first = ask(ChatDesk(store, models, "scripted", system="old", sampling={"max_tokens": 200, "seed": 1}), "one")
+    desk = ChatDesk(store, models, "scripted")
+    desk.open(first)
+    desk.override(None, {})
+    assert (desk.system, desk.sampling) == ("old", {"max_tokens": 200, "seed": 1})
+    desk.override("new", {"max_tokens": 8})
+    assert (desk.system, desk.sampling) == ("new", {"max_tokens": 8, "seed": 1})
