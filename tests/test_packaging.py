@@ -48,12 +48,12 @@ def test_mapping_and_links_lead_to_the_same_folders() -> None:
         assert link.resolve() == ROOT / name
 
 
-def imported_modules(path: Path) -> list[str]:
+def imported_modules(path: Path, tree: ast.AST | None = None) -> list[str]:
     """Absolute names of everything that a file imports, relative imports resolved."""
     parts = path.relative_to(ROOT).with_suffix("").parts
     package = list(parts[:-1] if parts[0] == "localllm" else ("localllm", *parts[:-1]))
     names = []
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in ast.walk(tree or ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             names += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
@@ -82,6 +82,33 @@ def test_imports_point_left_only() -> None:
             if rank is not None and rank > own and module != "localllm" and not opens_the_chat:
                 wrong.append(f"{path.relative_to(ROOT)} imports {module}")
     assert not wrong
+
+
+def runtime_imports(path: Path) -> set[str]:
+    """Those that happen when the code runs, late ones too; not those for types alone."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
+            node.body = [ast.Pass()]
+    return set(imported_modules(path, tree))
+
+
+def test_no_two_modules_need_each_other() -> None:
+    """Late imports hide a circle from Python, not from the reader."""
+    names = {}
+    for path in sources():
+        parts = path.relative_to(ROOT).with_suffix("").parts
+        name = ".".join(parts if parts[0] == "localllm" else ("localllm", *parts))
+        names[name.removesuffix(".__init__")] = path
+    needs = {name: runtime_imports(path) & set(names) - {name} for name, path in names.items()}
+    for name, needed in needs.items():  # a package is needed by those that take a name of its own, not of a module
+        needed -= {other for other in needed if any(more.startswith(f"{other}.") for more in needed)}
+        needed -= {name.rpartition(".")[0]}
+    needs["localllm.tui.palette"].discard("localllm.tui.app")  # Textual hands its app to a palette that it was given
+    while free := [name for name, needed in needs.items() if not needed & set(needs)]:
+        for name in free:
+            del needs[name]
+    assert not needs, {name: needed & set(needs) for name, needed in needs.items()}
 
 
 def test_files_hold_one_idea() -> None:

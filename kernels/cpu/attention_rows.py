@@ -53,6 +53,7 @@ class RowAttention:
             self.sealed.place(self.pages.keys, self.pages.values, self.pages.bases)
 
     def emit(self) -> None:
+        """The whole kernel."""
         e, width = self.e, padded(self.shape.value_dim)
         self._start()
         e.loop(

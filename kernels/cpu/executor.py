@@ -21,7 +21,8 @@ from .compile import KernelCompiler
 from .governor import ThreadGovernor
 from .isa import choose_isa
 from .kv_pool import KVPool, page_shapes, page_type
-from .lowering import BLOCK, Environment, RopeTables, blocks_of, lower, tied
+from .lower_model import lower
+from .lowering import BLOCK, Environment, RopeTables, blocks_of, tied
 from .memory import Block
 from .modes import sparse_layers
 from .operation import Kind, Operation, Rows, build_table

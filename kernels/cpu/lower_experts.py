@@ -192,6 +192,7 @@ def _bias_row(bias: Tensor, expert: int) -> npt.NDArray[np.uint8]:
 
 
 def routing_of(lowering: Lowering, name: str, block: MixtureOfExperts) -> Routing:
+    """How the router of a block chooses and weighs its experts."""
     bias = 0
     if block.selection_bias is not None:
         tensor = block.selection_bias
@@ -210,6 +211,7 @@ def routing_of(lowering: Lowering, name: str, block: MixtureOfExperts) -> Routin
 
 
 def choice_of(lowering: Lowering, block: MixtureOfExperts) -> Choice:
+    """Where a block's choice of experts lies, for all rows of a step."""
     workspace = lowering.environment.workspace
     slots = workspace.max_rows * block.top_k
 

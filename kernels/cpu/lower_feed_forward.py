@@ -26,10 +26,6 @@ if TYPE_CHECKING:
 
 def lower_feed_forward(lowering: Lowering, index: int, block: FeedForward, scale: float, residual: Rows) -> Rows:
     """residual + scale * feed_forward(x); returns where it is."""
-    if index in lowering.environment.sparse_layers:
-        from .lower_sparse import lower_sparse
-
-        return lower_sparse(lowering, index, block, scale, residual)
     name = f"layer {index} feed-forward"
     post_norm = lowering.norm(f"{name} post norm", block.post_norm, lowering.width)
     down = down_matrix(lowering, name, block)

@@ -13,14 +13,13 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from localllm.gguf_io import dequantize
-from localllm.kernels.spec import Attention, FeedForward, LatentAttention, MixtureOfExperts
+from localllm.kernels.spec import Attention, FeedForward
 
-from .activation_format import FLOATS, refinements_of, row_bytes
-from .embedding import embed_rows, unit_rows
+from .activation_format import refinements_of, row_bytes
 from .linear import Matrix, linear
-from .normalise import NormKind, NormWeights, add_normalised, finish_logits, normalise
+from .normalise import NormKind, NormWeights, add_normalised, normalise
 from .operation import Kind, Operation, Rows, Share
-from .page_types import LayerPages, padded
+from .page_types import LayerPages
 from .step_state import Word
 
 if TYPE_CHECKING:
@@ -100,14 +99,6 @@ class RopeTables:
 def tied(spec: ModelSpec) -> bool:
     """Whether embedding rows are read from the head's tiles; otherwise the host reads them from the mapped file."""
     return spec.embed.table is spec.head.linear.weight and spec.embed.positions is None
-
-
-def lower(environment: Environment, *, single: bool, hidden: bool, logits: bool = False) -> list[Operation]:
-    """The operations of a step of one row (`single`) or of any number, ending in `hidden` vectors, `logits` or both.
-
-    Logits are the default.
-    """
-    return Lowering(environment, single).model(hidden, logits or not hidden)
 
 
 class Lowering:
@@ -271,99 +262,3 @@ class Lowering:
             )
         )
         return result
-
-    # The model
-
-    def model(self, hidden: bool, logits: bool) -> list[Operation]:
-        """All operations."""
-        from .lower_attention import lower_attention
-        from .lower_experts import lower_experts, lower_router
-        from .lower_feed_forward import lower_feed_forward
-        from .lower_latent_attention import lower_latent_attention
-
-        spec = self.environment.spec
-        self._embedding()
-        for index, layer in enumerate(spec.layers):
-            before, block = self.x, layer.feed_forward
-            choice = None
-            if isinstance(block, MixtureOfExperts) and block.router_reads_layer_input:
-                choice = lower_router(self, index, block, None)
-            target = "second x" if layer.parallel else "x"
-            if isinstance(layer.attention, LatentAttention):
-                attended = lower_latent_attention(self, index, layer.attention, layer.residual_scale, target)
-            else:
-                attended = lower_attention(self, index, layer.attention, layer.residual_scale, target)
-            self.x = before if layer.parallel else attended
-            other = self.environment.blocks.get(index)
-            if other is not None:
-                self.x = other(self, index, layer.residual_scale, attended, choice)
-            elif isinstance(block, MixtureOfExperts):
-                self.x = lower_experts(self, index, block, layer.residual_scale, attended, choice)
-            else:
-                self.x = lower_feed_forward(self, index, block, layer.residual_scale, attended)
-        self._head(hidden, logits)
-        return self.operations
-
-    def _embedding(self) -> None:
-        environment = self.environment
-        if tied(environment.spec):
-            matrix = self._head_matrix()
-            units = environment.weights.blob("unit vectors", lambda: unit_rows(matrix.layout))
-            scale = environment.spec.embed.scale
-            self.add(embed_rows(matrix, units=units, tokens=environment.tokens, target=self.x, scale=scale))
-        norm = environment.spec.embed.norm
-        if norm is not None:
-            weights = self.norm("embedding norm", norm, self.width)
-            arguments = {"source": self.x, "target": self.x, "blocks": self.blocks, "target_format": FLOATS}
-            self.add(normalise(weights, **arguments, share=self.divided, kind=Kind.EMBED))  # type: ignore[arg-type]
-
-    def _head_matrix(self) -> Matrix:
-        head = self.environment.spec.head.linear
-        return self.environment.weights.matrix("head", [head.weight], biases=[head.bias])
-
-    def _head(self, hidden: bool, logits: bool) -> None:
-        environment = self.environment
-        head = environment.spec.head
-        norm = self.norm("head norm", head.norm, self.width)
-        self.count = Word.OUTPUT_ROWS
-        row_list = 0 if self.picked else Word.OUTPUT_LIST
-        if hidden:
-            self.add(
-                normalise(
-                    norm,
-                    source=self.x,
-                    target=environment.hidden,
-                    blocks=self.blocks,
-                    target_format=FLOATS,
-                    share=self.divided,
-                    row_list=row_list,
-                    kind=Kind.HEAD,
-                )
-            )
-        if not logits:
-            return
-        matrix = self._head_matrix()
-        read_format = matrix.layout.activation
-        source = self.prepare("head", norm, self.x, self.blocks, [read_format], row_list=row_list, kind=Kind.HEAD)[
-            read_format
-        ]
-        finish = head.softcap is not None or head.scale != 1.0
-        target = environment.logits
-        self.add(linear(matrix, source=source, target=target, count=self.count, kind=Kind.HEAD))
-        if finish:
-            width = padded(environment.spec.vocabulary_size)
-            self.add(
-                finish_logits(logits=target, width=width, scale=head.scale, softcap=head.softcap, share=self.divided)
-            )
-
-
-__all__ = [
-    "Attention",
-    "Environment",
-    "FeedForward",
-    "Lowering",
-    "OtherBlock",
-    "RopeTables",
-    "blocks_of",
-    "lower",
-]
