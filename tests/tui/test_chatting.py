@@ -148,7 +148,7 @@ def test_a_question_while_an_answer_is_written_is_not_lost(stage: MakeStage) -> 
         await s.enter("first")
         await s.until(lambda: "one" in s.text)
         await s.enter("second")
-        assert "an answer is being written" in s.told
+        await s.until(lambda: "an answer is being written" in s.told)
         assert s.app.prompt.text == "second"
         gate.open()
         await s.idle()
