@@ -13,6 +13,8 @@ from localllm.errors import ModelNotFoundError, RequestError, SessionError
 from localllm.events import Event, Finished, TextDelta, Usage
 from localllm.kernels.executor import LoadProgress
 
+PAGE = 16  # tokens
+
 
 def test_a_begun_answer_is_given_back_with_its_thinking() -> None:
     def last(content: str, reasoning: str, opening: str) -> str:
@@ -141,8 +143,8 @@ def test_an_answer_that_goes_on_is_not_read_again(backend: LocalBackend) -> None
     begun = {"role": "assistant", "content": text, "reasoning": ""}
     more, second = answer(backend, [*question, begun], wild)
     assert second.prompt_tokens == first.prompt_tokens + 40
-    assert second.prompt_tokens - second.cached_tokens <= 2  # the last one was written, not read
+    assert second.prompt_tokens - second.cached_tokens <= PAGE  # the last page may not be put back yet
     _, third = answer(backend, [*question, begun | {"content": text + more}], wild)
-    assert third.prompt_tokens - third.cached_tokens <= 2
+    assert third.prompt_tokens - third.cached_tokens <= PAGE
     _, edited = answer(backend, [*question, begun | {"content": "Something else."}], wild)
     assert edited.cached_tokens <= first.prompt_tokens
