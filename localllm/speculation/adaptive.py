@@ -36,7 +36,9 @@ class AdaptiveSpeculation:
         *,
         wants_hidden: bool = False,
         shared: Callable[[], None] | None = None,
+        clock: Callable[[], float] = time.perf_counter,
     ) -> None:
+        """`clock` (seconds): what making guesses takes is measured by it."""
         self.wants_hidden = wants_hidden
         self.costs = StepCosts()
         self.experience = Acceptance(memory=0.998, weight=4)
@@ -44,6 +46,7 @@ class AdaptiveSpeculation:
         self._standing = Standing()
         self._make_drafters = make_drafters
         self._close_shared = shared
+        self._clock = clock
         self._since_probe = 0
         self._least: tuple[object, float] = None, 0.0  # answered last: for what, and what
         self._probed: int | None = None  # guesses that had been right when the last step was a probe
@@ -62,7 +65,7 @@ class AdaptiveSpeculation:
         if most < 1 or not self.costs.known:
             return [NOTHING] * len(asks)
         self.ledger.begin(load)
-        began = time.perf_counter()
+        began = self._clock()
         self._since_probe += 1
         if self._probed is not None and self.ledger.right > self._probed:
             self._since_probe = _PROBE_EVERY_IN_DEBT  # it was right: once more
@@ -80,7 +83,7 @@ class AdaptiveSpeculation:
             chosen = [[]] * len(asks)
         drafts = [ask.guide.take(nodes) for ask, nodes in zip(asks, chosen, strict=True)]
         guesses = sum(map(len, drafts))
-        self.ledger.plan(load, guesses, time.perf_counter() - began)
+        self.ledger.plan(load, guesses, self._clock() - began)
         return drafts
 
     def _least_chance(self, load: Load, most: int, margin: float) -> float:

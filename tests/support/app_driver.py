@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 from scripted_chat import PATIENCE, Piece
 from scripted_models import ScriptedModels
@@ -34,6 +35,14 @@ class Stage:
         self.copied: list[str] = []
         self.app.copy_to_clipboard = self.copied.append  # type: ignore[method-assign, assignment]
         self.pilot: Pilot[None]
+        self._told: list[str] = []
+        notify = self.app.notify
+
+        def record(message: str, **options: Any) -> None:
+            self._told.append(message)
+            notify(message, **options)
+
+        self.app.notify = record  # type: ignore[method-assign]
 
     def run(self, steps: Steps, size: tuple[int, int] = (100, 30), *, loaded: bool = True) -> None:
         """Start, do the steps, end."""
@@ -90,5 +99,5 @@ class Stage:
 
     @property
     def told(self) -> str:
-        """Every notification so far that is still there."""
-        return "\n".join(notification.message for notification in self.app._notifications)
+        """Every notification so far, also those that are no longer on the screen."""
+        return "\n".join(self._told)

@@ -122,7 +122,7 @@ def test_a_chat_goes_on_with_what_was_computed(stage: MakeStage) -> None:
         s.store.caches.path(1).write_text("damaged")
         await s.enter("/open 1")
         await s.idle()
-        assert "damaged: the chat is read anew" in s.told
+        await s.until(lambda: "damaged: the chat is read anew" in s.told)
         await s.ask("three")
         assert s.contents == ["one", "a", "two", "a", "three", "a"]
 
@@ -206,7 +206,7 @@ def test_an_error_is_shown_and_the_chat_stays(stage: MakeStage, error: Exception
     async def steps(s: Stage) -> None:
         await s.ask("go")
         text = str(error).split("\n")[0]
-        assert text in s.text.replace("\n", " ") or text in s.told
+        await s.until(lambda: text in s.text.replace("\n", " ") or text in s.told)
         s.models.opened[0].pieces = ("fine",)
         await s.ask("again")
         assert s.contents[-1] == "fine"
@@ -219,7 +219,7 @@ def test_a_model_that_cannot_be_loaded_is_said_and_another_can_be_taken(stage: M
     s.desk.backend = ScriptedBackend("x", load=[OutOfMemoryError("needs 40 GB")])
 
     async def steps(s: Stage) -> None:
-        assert "needs 40 GB" in s.told
+        await s.until(lambda: "needs 40 GB" in s.told)
         assert "no model is loaded" in s.text
         await s.enter("/model other")
         await s.idle()
@@ -278,7 +278,7 @@ def test_a_question_may_be_asked_while_the_model_loads(stage: MakeStage) -> None
         assert s.contents == ["early", ""]
         assert "early" in s.text.splitlines()[2]
         await s.enter("too early")
-        assert "an answer is being written" in s.told
+        await s.until(lambda: "an answer is being written" in s.told)
         gate.open()
         await s.idle()
         assert s.contents == ["early", "fine"]

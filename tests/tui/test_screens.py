@@ -48,7 +48,7 @@ def test_chats_are_listed_searched_renamed_deleted_and_brought_back(stage: MakeS
         await s.enter("/open 2")
         assert s.contents[0] == "about trees"
         await s.enter("/open 99")
-        assert "there is no chat number 99" in s.told
+        await s.until(lambda: "there is no chat number 99" in s.told)
 
     stage("the needle").run(steps)
 
@@ -163,7 +163,7 @@ def test_system_prompt_and_sampling(stage: MakeStage) -> None:
         assert s.models.opened[0].sampled[-1]["temperature"] == 0.7
         assert s.models.opened[0].seen[-1][0]["role"] == "user"
         await s.enter("/set temperature hot")
-        assert "temperature must be a number" in s.told
+        await s.until(lambda: "temperature must be a number" in s.told)
 
     stage("a").run(steps)
 
@@ -175,7 +175,7 @@ def test_copy_of_messages_and_code(stage: MakeStage) -> None:
         await s.enter("/copy 2")
         await s.enter("/copy 3")
         assert s.copied == ["a\n\n```py\none\n```\n\n```\ntwo\n\tthree\n```\n", "two\n\tthree"]
-        assert "the answer has 2 code blocks" in s.told
+        await s.until(lambda: "the answer has 2 code blocks" in s.told)
         await s.press("tab", "k", "c")
         assert s.copied[-1] == "q"
         line = next(n for n, row in enumerate(s.text.splitlines()) if " py " in row and "copy" in row)
@@ -209,7 +209,7 @@ def test_files_come_in_and_go_out(stage: MakeStage, tmp_path: Path) -> None:
 
     async def steps(s: Stage) -> None:
         await s.enter(f"/attach {note.parent}")
-        assert "is a folder" in s.told
+        await s.until(lambda: "is a folder" in s.told)
         await s.enter(f"/attach {note}")
         assert "1 file attached" in s.text
         await s.ask("what is it?")
@@ -221,7 +221,7 @@ def test_files_come_in_and_go_out(stage: MakeStage, tmp_path: Path) -> None:
         await s.enter(f"/import {other}")
         assert s.contents == ["from elsewhere"]
         await s.enter("/import /nowhere/x.json")
-        assert "cannot be read" in s.told
+        await s.until(lambda: "cannot be read" in s.told)
 
     stage("a").run(steps)
 
@@ -240,7 +240,7 @@ def test_the_editor(stage: MakeStage, tmp_path: Path, monkeypatch: pytest.Monkey
         assert s.app.prompt.text == "this\nand this" or s.app.prompt.text == "thisand this"
         monkeypatch.setenv("EDITOR", "/nowhere/editor")
         await s.press("ctrl+g")
-        assert "cannot be started" in s.told
+        await s.until(lambda: "cannot be started" in s.told)
 
     stage("a").run(steps)
 
@@ -263,7 +263,7 @@ def test_help_palette_themes_and_suggestions(stage: MakeStage) -> None:
         await s.enter("/theme nord")
         assert s.app.theme == "nord"
         await s.enter("/theme nothing")
-        assert "there is no theme" in s.told
+        await s.until(lambda: "there is no theme" in s.told)
         await s.enter("/")
         assert "Commands" in s.text
 

@@ -15,6 +15,11 @@ from localllm.speculation.costs import StepCosts
 MILLISECONDS = 1e-3
 
 
+def still() -> float:
+    """A clock by which guesses are made in no time, however busy the machine that runs the test."""
+    return 0.0
+
+
 def rising(rows: int) -> float:
     """A step's seconds: 5 ms, and 15% more for each row."""
     return 5 * MILLISECONDS * (1 + 0.15 * (rows - 1))
@@ -50,7 +55,7 @@ def decode(
     guesser: Guesser, chance: Callable[[int], float], seconds: Callable[[int], float], count: int, others: int = 0
 ) -> tuple[float, float]:
     """(seconds with guesses, seconds without) of `count` tokens beside `others` rows; step times are noisy."""
-    speculation = AdaptiveSpeculation(lambda: (guesser,))
+    speculation = AdaptiveSpeculation(lambda: (guesser,), clock=still)
     guide, random = speculation.begin(), np.random.default_rng(0)
     made, spent = 0, 0.0
     while made < count:
@@ -102,7 +107,7 @@ def test_a_drafter_that_costs_time_rests_after_losses() -> None:
 
 
 def test_nothing_is_guessed_before_a_step_was_measured() -> None:
-    speculation = AdaptiveSpeculation(lambda: (Guesser(1, cheap=True),))
+    speculation = AdaptiveSpeculation(lambda: (Guesser(1, cheap=True),), clock=still)
     assert plan_one(speculation, speculation.begin(), 1) == NOTHING
 
 
@@ -111,7 +116,7 @@ def test_the_likeliest_part_of_a_tree_is_kept() -> None:
         def draft(self, tokens: Sequence[int], most: int, hidden: Any) -> Draft:
             return Draft((1, 2, 3, 4), (-1, 0, -1, 2), (1, 1, 2, 2))
 
-    speculation = AdaptiveSpeculation(lambda: (Tree(1, cheap=True),))
+    speculation = AdaptiveSpeculation(lambda: (Tree(1, cheap=True),), clock=still)
     for _ in range(50):
         speculation.observe(1, rising(1))
         speculation.experience.judge(Draft((1, 2), (-1, 0), (1, 1)), [0, 1])
@@ -156,7 +161,7 @@ def test_experience_is_the_first_estimate_of_a_new_sequence() -> None:
 
 def test_the_next_sequence_inherits_a_rest() -> None:
     guesser = Guesser(1, cheap=False)
-    speculation = AdaptiveSpeculation(lambda: (guesser,))
+    speculation = AdaptiveSpeculation(lambda: (guesser,), clock=still)
     for _ in range(20):
         guide = speculation.begin()
         for step in range(40):
@@ -170,7 +175,7 @@ def test_the_next_sequence_inherits_a_rest() -> None:
 
 def test_a_free_drafter_goes_first_and_a_costly_one_fills_in() -> None:
     free, costly = Guesser(1, cheap=True), Guesser(2, cheap=False)
-    speculation = AdaptiveSpeculation(lambda: (free, costly))
+    speculation = AdaptiveSpeculation(lambda: (free, costly), clock=still)
     speculation.observe(1, rising(1))
     guide = speculation.begin()
     for _ in range(60):
@@ -184,7 +189,7 @@ def decode_together(
     chances: Sequence[float], seconds: Callable[[int], float], count: int
 ) -> tuple[float, float, list[int]]:
     """(seconds with guesses, seconds without, guesses of each) of sequences whose guesses are right that often."""
-    speculation = AdaptiveSpeculation(lambda: (Guesser(1, cheap=True),))
+    speculation = AdaptiveSpeculation(lambda: (Guesser(1, cheap=True),), clock=still)
     guides, random = [speculation.begin() for _ in chances], np.random.default_rng(0)
     made, guessed, spent, worth = [0] * len(chances), [0] * len(chances), 0.0, 0.0
     while sum(made) < count:
@@ -231,7 +236,7 @@ def test_the_rows_of_a_step_go_to_those_who_use_them_best() -> None:
 
 
 def test_at_most_so_many_guesses_in_all() -> None:
-    speculation = AdaptiveSpeculation(lambda: (Guesser(1, cheap=True),))
+    speculation = AdaptiveSpeculation(lambda: (Guesser(1, cheap=True),), clock=still)
     for _ in range(50):
         speculation.observe(1, rising(1))
         speculation.experience.judge(chain([1] * 4, 1), range(4))
