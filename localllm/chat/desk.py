@@ -60,6 +60,8 @@ class ChatDesk:
         self._switching = threading.Lock()
         self._leaving = threading.Lock()  # held by the thread that does that work
         self._returning: int | None = None  # the chat that was opened and not restored yet
+        self.missing_model = ""  # that of the chat that was opened, where it is not here and another one answers
+        self._unnamed = False  # whether the present chat keeps another model's name until this one is loaded
 
     # ---- the present chat
 
@@ -128,6 +130,8 @@ class ChatDesk:
                 error.message += f"; {visible_line(self.model, 60)} stays in use"
             raise
         self._loaded = backend
+        if self._unnamed and backend is self.backend:
+            self._name_model()
         return self.restore()
 
     def _go_back(self, failed: ChatBackend) -> bool:
@@ -180,6 +184,7 @@ class ChatDesk:
         if self._conversation is not None and self._session is not None:
             self._postponed.append(partial(self._save, self.backend, self._conversation))
         self._session = self._returning = None
+        self._unnamed, self.missing_model = False, ""
         self.backend.forget()
 
     def _finish_leaving(self) -> None:
@@ -216,15 +221,20 @@ class ChatDesk:
         self._conversation = None
         self._system, self._sampling = self._new_system, dict(self._new_sampling)
 
-    def open(self, conversation: int) -> None:
-        """Go on with a chat of the store, and with its model when that is here."""
+    def open(self, conversation: int, *, keep_model: bool = False) -> None:
+        """Go on with a chat of the store, and with its model when that is here, or with the present one."""
         chat = self.store.conversation(conversation)
         if chat.deleted is not None:
             self.store.restore(conversation)
         self._leave()
         self._conversation = conversation
-        if chat.model and chat.model != self.model and self.models.is_here(chat.model):
-            self.use(chat.model)
+        if keep_model:
+            self._unnamed = True
+        elif chat.model and chat.model != self.model:
+            if self.models.is_here(chat.model):
+                self.use(chat.model)
+            else:
+                self.missing_model = chat.model
         self._returning = conversation
 
     def override(self, system: str | None, sampling: Mapping[str, Any]) -> None:
@@ -235,14 +245,15 @@ class ChatDesk:
             self.store.set_sampling(self._conversation, {**self.sampling, **sampling})
 
     def use(self, model: str) -> None:
-        """Answer with another model from now on; the present one is freed by `load`."""
+        """Answer with another model from now on; the present one is freed, and the chat gets the name, by `load`."""
         backend = self.models.open(model)
         with self._switching:
             self._postponed.append(self.backend.close)
             self.backend, self._session = backend, None
-        self._name_model()
+        self._unnamed, self.missing_model = True, ""
 
     def _name_model(self) -> None:
+        self._unnamed = False
         if self._conversation is not None:
             self.store.set_field(self._conversation, "model", self.model)
 

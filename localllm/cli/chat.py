@@ -79,7 +79,7 @@ def chat(
             newest = store.conversations(limit=1)
             number = newest[0].id if newest else None
         if number is not None:
-            desk.open(number)
+            desk.open(number, keep_model=model is not None)
             desk.override(system, sampling)
         if plain or not has_screen():
             from .plain_chat import PlainChat

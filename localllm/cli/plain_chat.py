@@ -44,6 +44,7 @@ class PlainChat:
         try:
             for message in self._desk.messages():
                 click.echo(f"{message.role}: {visible(message.content)}\n")
+            self._tell_missing()
             self._ready()
             while self._turn():
                 pass
@@ -52,16 +53,30 @@ class PlainChat:
 
     def _ready(self) -> None:
         """Fetch and load the model, with progress on stderr."""
-        from .pull_progress import open_view
-
-        if not self._desk.models.is_here(self._desk.model):
-            with contextlib.closing(open_view(False)) as view:
-                self._desk.models.pull(self._desk.model, view)
+        self._fetch(self._desk.model)
         with load_progress() as progress:
             note = self._desk.load(progress)
             progress.done()
         if note:
             self._note(visible_line(note))
+
+    def _tell_missing(self) -> None:
+        """Another model answers than the chat had; one that nobody asked for is not fetched for that."""
+        missing, answers = self._desk.missing_model, self._desk.model
+        if missing and not self._desk.models.is_here(answers):
+            raise RequestError(
+                f"the chat was held with {visible_line(missing, 60)}, which is not here",
+                hint="name the model to go on with: localllm chat MODEL --last, or --open NUMBER",
+            )
+        if missing:
+            self._note(f"{visible_line(missing, 60)} is not here; {visible_line(answers, 60)} answers")
+
+    def _fetch(self, model: str) -> None:
+        from .pull_progress import open_view
+
+        if not self._desk.models.is_here(model):
+            with contextlib.closing(open_view(False)) as view:
+                self._desk.models.pull(model, view)
 
     def _turn(self) -> bool:
         """One line or block of input; False at the end."""
@@ -166,9 +181,12 @@ class PlainChat:
 
     def _chats(self, words: str) -> None:
         if words:
-            for hit in self._desk.store.search(words):
+            hits = list(self._desk.store.search(words))
+            for hit in hits:
                 excerpt = visible_line(hit.excerpt.replace("\x02", "").replace("\x03", ""))
                 click.echo(f"{hit.conversation.id:5} {visible_line(hit.conversation.title, 40)}: {excerpt}")
+            if not hits:
+                self._note("nothing found")
             return
         for chat in self._desk.store.conversations(limit=MANY):
             click.echo(f"{chat.id:5} {visible_line(chat.title, 60)} ({visible_line(chat.model, 40)})")
@@ -181,6 +199,7 @@ class PlainChat:
         if not number.isdecimal():
             raise RequestError("which chat? /open NUMBER", hint="/chats shows the numbers")
         self._desk.open(int(number))
+        self._tell_missing()
         self._ready()
         for message in self._desk.messages():
             click.echo(f"{message.role}: {visible(message.content)}\n")
@@ -193,8 +212,14 @@ class PlainChat:
 
     def _model(self, name: str) -> None:
         if name:
+            self._fetch(name)
             self._desk.use(name)
-            self._ready()
+            try:
+                self._ready()
+            except LocalLLMError as error:
+                self._error(error)
+                if self._desk.model != name:  # the model before it answers again
+                    self._ready()
         for choice in [] if name else self._desk.models.choices():
             mark = "*" if choice.name == self._desk.model else " "
             size = "" if choice.size_bytes is None else f"{choice.size_bytes / 1e9:.1f} GB"

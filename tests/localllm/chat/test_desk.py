@@ -157,3 +157,24 @@ def test_what_is_asked_for_now_comes_before_what_an_opened_chat_has_kept(store: 
     assert (desk.system, desk.sampling) == ("old", {"max_tokens": 200, "seed": 1})
     desk.override("new", {"max_tokens": 8})
     assert (desk.system, desk.sampling) == ("new", {"max_tokens": 8, "seed": 1})
+
+
+def test_a_model_that_is_asked_for_comes_before_that_of_the_opened_chat(store: ConversationStore) -> None:
+    models = ScriptedModels("yes")
+    first = ask(ChatDesk(store, models, "scripted"), "one")
+    desk = ChatDesk(store, models, "other")
+    desk.open(first, keep_model=True)
+    assert (desk.model, store.conversation(first).model) == ("other", "scripted")
+    assert ask(desk, "two") == first
+    assert store.conversation(first).model == "other"
+
+
+def test_the_name_of_a_model_that_was_never_loaded_is_not_kept(store: ConversationStore) -> None:
+    models = ScriptedModels("yes")
+    first = ask(ChatDesk(store, models, "scripted"), "one")
+    models.make = lambda name: ScriptedBackend("no", name=name, load=[RequestError("broken")])
+    desk = ChatDesk(store, models, "WRONG")
+    desk.open(first, keep_model=True)
+    with pytest.raises(RequestError, match="broken"):
+        desk.load(_ignore)
+    assert store.conversation(first).model == "scripted"

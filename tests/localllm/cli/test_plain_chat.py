@@ -8,13 +8,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from scripted_chat import Piece
+from scripted_chat import Piece, ScriptedBackend
 from scripted_models import ScriptedModels
 
 from localllm.chat.desk import ChatDesk
 from localllm.cli.plain_chat import PlainChat
 from localllm.conversations import ConversationStore
-from localllm.errors import ExecutionError
+from localllm.errors import DownloadError, ExecutionError, RequestError
 
 
 @pytest.fixture
@@ -133,3 +133,46 @@ def test_a_stop_keeps_the_part(store: ConversationStore, capsys: pytest.CaptureF
         chat.run()
     assert "stopped; /continue goes on" in capsys.readouterr().err
     assert [message.content for message in desk.messages()] == ["count", "one one two "]
+
+
+def test_a_mistyped_model_leaves_the_one_before_it_in_use(
+    store: ConversationStore, capsys: pytest.CaptureFixture[str]
+) -> None:
+    models = ScriptedModels("ok")
+    models.pull_error = DownloadError("there is no model nonsense")
+    desk = ChatDesk(store, models, "scripted")
+    PlainChat(desk, io.StringIO("first\n/model nonsense\nsecond\n")).run()
+    shown = capsys.readouterr()
+    assert shown.out == "ok\nok\n"
+    assert shown.err.count("error: ") == 1
+    assert [chat.model for chat in store.conversations()] == ["scripted"]
+    assert [message.content for message in desk.messages()] == ["first", "ok", "second", "ok"]
+
+
+def test_a_broken_model_leaves_the_one_before_it_loaded(
+    store: ConversationStore, capsys: pytest.CaptureFixture[str]
+) -> None:
+    models = ScriptedModels("ok")
+    desk = ChatDesk(store, models, "scripted")
+    models.make = lambda name: ScriptedBackend("no", name=name, load=[RequestError("it is damaged")])
+    PlainChat(desk, io.StringIO("/model other\nasked\n")).run()
+    shown = capsys.readouterr()
+    assert "it is damaged; scripted stays in use" in shown.err
+    assert shown.out == "ok\n"
+
+
+def test_a_chat_whose_model_is_gone(store: ConversationStore, capsys: pytest.CaptureFixture[str]) -> None:
+    talk(store, "one\n", "ok", model="middle:8b")
+    number = store.conversations(limit=1)[0].id
+    models = ScriptedModels("ok")
+    desk = ChatDesk(store, models, "scripted")
+    desk.open(number)
+    PlainChat(desk, io.StringIO("/chats zzzq\n")).run()
+    shown = capsys.readouterr().err
+    assert "middle:8b is not here; scripted answers" in shown
+    assert "nothing found" in shown
+    desk = ChatDesk(store, models, "large:70b")
+    desk.open(number)
+    with pytest.raises(RequestError, match="the chat was held with middle:8b, which is not here"):
+        PlainChat(desk, io.StringIO("")).run()
+    assert models.pulled == []
