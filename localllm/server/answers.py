@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from localllm.events import Finished, TextDelta, Usage
 
-from .errors import APIError, bad_request, unavailable
+from .errors import APIError, bad_request, shutting_down, unavailable
 from .parts import CallArguments, CallBegun, CallPart, TextPart
 
 if TYPE_CHECKING:
@@ -134,6 +134,8 @@ async def pieces(
         async for index, event in events:
             if isinstance(event, Finished):
                 service.metrics.observe(event)
+                if event.reason == "cancelled" and service.cut_off.is_set():
+                    raise shutting_down()
             if isinstance(event, TextDelta | Finished):
                 piece = choices[index].read(event)
                 if piece.parts or piece.ids or piece.finished:

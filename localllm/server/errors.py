@@ -55,6 +55,11 @@ def unavailable(message: str, code: str, retry_after: int = 1) -> APIError:
     return APIError(503, message, kind="server_error", code=code, headers=headers)
 
 
+def shutting_down() -> APIError:
+    """503: the server ends; another one may take its place."""
+    return unavailable("the server is shutting down", "draining", 5)
+
+
 def internal_error() -> APIError:
     """500: a fault of ours; what happened is in the log only."""
     return APIError(500, "the server failed on this request", kind="server_error", code="internal_error")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import hmac
 import logging
@@ -16,7 +17,7 @@ from starlette.responses import Response
 
 from localllm.errors import LocalLLMError
 
-from .errors import APIError, from_library, internal_error, unavailable
+from .errors import APIError, from_library, internal_error, shutting_down
 from .options import LOCAL_NAMES
 from .stream import ClientGone, JSONAnswer
 
@@ -52,6 +53,10 @@ class Gate:
         except ClientGone:
             exchange.status = CLIENT_GONE
             self._service.metrics.cancelled.inc()
+        except asyncio.CancelledError:  # a request whose body never came, while the server ends
+            if exchange.status or not self._service.draining:
+                raise
+            await exchange.fail(shutting_down(), scope, receive)
         except APIError as error:
             await exchange.fail(error, scope, receive)
         except LocalLLMError as error:
@@ -75,7 +80,7 @@ class Gate:
         self._check_origin(scope, headers)
         self._check_key(scope, headers)
         if scope["method"] == "POST" and self._service.draining:
-            raise unavailable("the server is shutting down", "draining", 5)
+            raise shutting_down()
         await self._app(scope, receive, exchange.send)
 
     def _check_host(self, headers: Headers) -> None:

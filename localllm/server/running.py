@@ -1,4 +1,4 @@
-"""Runs the application under uvicorn: SIGTERM lets running answers finish, a second one does not wait."""
+"""Runs the application under uvicorn: SIGTERM lets running answers finish, a second one cuts them, a third ends."""
 
 from __future__ import annotations
 
@@ -52,6 +52,7 @@ class Server(uvicorn.Server):
         )
         self.service: Service = app.state.service
         self._started_at = started_at
+        self._signals = 0
         self._ending: asyncio.Task[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
@@ -68,9 +69,12 @@ class Server(uvicorn.Server):
         return str(name[0]), int(name[1])
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """A signal: the first one drains, the next one ends at once."""
-        if self.service.draining or self._loop is None:
+        """A signal: the first one drains, the next one cuts what runs (clients are told), the third does not wait."""
+        self._signals += 1
+        if self._signals > 2 or self._loop is None:
             self.should_exit = self.force_exit = True
+        elif self._signals == 2:
+            self._loop.call_soon_threadsafe(self.service.cut)
         else:
             self._loop.call_soon_threadsafe(self.begin_to_end)
 

@@ -12,6 +12,8 @@ from .metrics import Metrics
 from .spare_memory import give_back
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from starlette.types import Scope
 
     from .options import ServerOptions
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("localllm.server")
 TIDY_SECONDS = 2.0  # without a request
+CUT_SECONDS = 5.0  # for answers that are cut: a step of the model, and the client's last bytes
 PATHS = frozenset(
     (
         "/",
@@ -45,6 +48,8 @@ class Service:
         self.options = options
         self.metrics = Metrics()
         self.draining = False
+        self.cut_off = asyncio.Event()  # set: no answer may go on
+        self._on_cut: set[Callable[[], None]] = set()
         self._active = 0
         self._idle = asyncio.Event()
         self._idle.set()
@@ -75,14 +80,35 @@ class Service:
     def _tidy() -> None:
         asyncio.get_running_loop().run_in_executor(None, give_back)
 
-    async def drain(self) -> None:
-        """Take no more requests; returns once the running ones are answered, or their time is over."""
-        self.draining = True
-        try:
-            async with asyncio.timeout(self.options.drain_seconds):
-                await self._idle.wait()
-        except TimeoutError:
+    def call_on_cut(self, callback: Callable[[], None]) -> None:
+        """Call it when running answers are cut; at once when that has happened."""
+        self._on_cut.add(callback)
+        if self.cut_off.is_set():
+            callback()
+
+    def forget_on_cut(self, callback: Callable[[], None]) -> None:
+        """It is not called any more."""
+        self._on_cut.discard(callback)
+
+    def cut(self) -> None:
+        """End all running answers now; their clients are told so."""
+        if self.cut_off.is_set():
+            return
+        if self._active:
             log.warning("%d answers were not finished in time and are cut", self._active)
+        self.cut_off.set()
+        for callback in tuple(self._on_cut):
+            callback()
+
+    async def drain(self) -> None:
+        """Take no more requests; returns once the running ones are answered, or cut because their time is over."""
+        self.draining = True
+        waits = [asyncio.create_task(event.wait()) for event in (self._idle, self.cut_off)]
+        await asyncio.wait(waits, timeout=self.options.drain_seconds, return_when=asyncio.FIRST_COMPLETED)
+        self.cut()
+        await asyncio.wait(waits[:1], timeout=CUT_SECONDS)
+        for wait in waits:
+            wait.cancel()
 
     def log_prompt(self, scope: Scope, body: dict[str, Any]) -> None:
         """Log a request's content, where the person who runs the server wants that."""

@@ -9,11 +9,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 from starlette.responses import Response
 
+from .errors import shutting_down
+
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Coroutine
 
     from starlette.requests import Request
     from starlette.types import Receive, Scope, Send
+
+    from .service import Service
 
 T = TypeVar("T")
 PING_SECONDS = 10.0
@@ -93,17 +97,18 @@ class EventStream(Response):
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
-async def until_disconnect(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
-    """The result of `work`, which is cancelled when the client goes away (then ClientGone)."""
+async def until_disconnect(receive: Receive, work: Coroutine[Any, Any, T], cut_off: asyncio.Event | None = None) -> T:
+    """The result of `work`, which is cancelled when the client goes away (ClientGone) or all is cut (APIError 503)."""
     task = asyncio.ensure_future(work)
     watch = asyncio.ensure_future(_disconnect(receive))
+    cut = [] if cut_off is None else [asyncio.ensure_future(cut_off.wait())]
     try:
-        await asyncio.wait({task, watch}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({task, watch, *cut}, return_when=asyncio.FIRST_COMPLETED)
         if task.done():
             return task.result()
-        raise ClientGone
+        raise ClientGone if watch.done() else shutting_down()
     finally:
-        for each in (watch, task):
+        for each in (watch, *cut, task):
             if not each.done():
                 each.cancel()
                 await asyncio.gather(each, return_exceptions=True)
@@ -115,5 +120,6 @@ async def _disconnect(receive: Receive) -> None:
 
 
 async def while_connected(request: Request, work: Coroutine[Any, Any, T]) -> T:
-    """`until_disconnect` for a handler whose body was read."""
-    return await until_disconnect(request.receive, work)
+    """`until_disconnect` for a handler whose body was read; a server that cuts its answers ends it too."""
+    service: Service = request.app.state.service
+    return await until_disconnect(request.receive, work, service.cut_off)

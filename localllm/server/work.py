@@ -29,6 +29,7 @@ class Work:
         self.generations: list[Generation] = []
         self._call = uuid.uuid4().hex
         self._lease: Lease | None = lease
+        service.call_on_cut(self._cut)
 
     @classmethod
     async def begin(cls, service: Service, model: str) -> Work:
@@ -52,7 +53,12 @@ class Work:
         lease, self._lease = self._lease, None
         if lease is None:
             return
-        for generation in self.generations:
-            generation.cancel()
+        self.service.forget_on_cut(self._cut)
+        self._cut()
         lease.release()
         self.service.end()
+
+    def _cut(self) -> None:
+        """Stop within a step: a stream that runs tells its client why."""
+        for generation in self.generations:
+            generation.cancel()

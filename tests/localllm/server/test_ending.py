@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import socket
 import threading
 
+import pytest
 from running_server import Running, Serve, error_of, wait_until
 from scripted_model import ScriptedModel
 
@@ -44,16 +46,57 @@ def test_running_answers_finish_and_new_ones_are_refused(serve: Serve) -> None:
     whole.close()
 
 
-def test_an_answer_that_takes_too_long_is_cut(serve: Serve) -> None:
-    server = serve(model={"context": 4096}, drain_seconds=0.2)
-    server.model.executor.say("x" * 4000)
+def _all_of(connection: socket.socket) -> str:
+    received = b""
+    while data := connection.recv(100_000):
+        received += data
+    connection.close()
+    return received.decode()
+
+
+@pytest.mark.parametrize(("seconds", "signals"), [(0.2, 1), (600.0, 2)])
+def test_answers_that_take_too_long_are_cut_and_their_clients_are_told(
+    serve: Serve, caplog: pytest.LogCaptureFixture, seconds: float, signals: int
+) -> None:
+    """At the limit, or at a second signal: an error object, in a stream an error event and the end."""
+    caplog.set_level("INFO", "localllm.server")
+    server = serve(model={"context": 100_000}, drain_seconds=seconds)
+    server.model.executor.say("x" * 50_000)
     server.model.executor.delay = 0.01
-    connection = send(server, asking(True))
-    wait_until(lambda: server.model.engine.usage().running == 1)
-    server.server.handle_exit(15, None)
+    streaming, whole = send(server, asking(True)), send(server, asking(False, "other"))
+    wait_until(lambda: server.model.engine.usage().running == 2)
+    for _ in range(signals):
+        server.server.handle_exit(15, None)
+    head, _, body = _all_of(whole).partition("\r\n\r\n")
+    assert head.startswith("HTTP/1.1 503")
+    assert json.loads(body)["error"]["code"] == "draining"
+    events = [line for line in _all_of(streaming).split("\r\n") if line.startswith("data: ")]
+    events = [event.removeprefix("data: ").strip() for event in events]
+    assert events[-1] == "[DONE]"
+    assert json.loads(events[-2])["error"]["code"] == "draining"
     server.thread.join(60)
     assert not server.thread.is_alive()
-    connection.close()
+    assert server.model.closed
+    lines = [record.getMessage().split() for record in caplog.records]
+    statuses = [line[-2] for line in lines if "/v1/chat/completions" in line]
+    assert sorted(statuses) == ["200", "503"]
+
+
+def test_a_model_that_is_loading_holds_no_client_at_the_end(serve: Serve) -> None:
+    ready = threading.Event()
+
+    def load() -> ScriptedModel:
+        ready.wait(60)
+        return ScriptedModel()
+
+    server = serve(load=load, drain_seconds=0.1)
+    connection = send(server, asking(False))
+    wait_until(lambda: server.active == 1)
+    server.server.handle_exit(15, None)
+    assert '"draining"' in _all_of(connection)
+    ready.set()
+    server.thread.join(60)
+    assert not server.thread.is_alive()
 
 
 def test_too_many_requests(serve: Serve) -> None:
