@@ -63,6 +63,13 @@ def check_model(policy: SelectivePolicy | None, spec: ModelSpec) -> None:
         raise UnsupportedModelError(
             f"selective KV policies do not cover the attention of {spec.architecture} models (latents or learned sinks)"
         )
+    size = min(attention.key_dim for attention in attentions if not isinstance(attention, LatentAttention))
+    if isinstance(policy, QuerySparse) and policy.components > size:
+        raise UnsupportedModelError(
+            f"sparq cannot read {policy.components} components of a query: the attention heads of this model have a "
+            f"size of {size}",
+            hint=f"Use 1 to {size} components, such as sparq:{max(1, size // 4)}:{policy.tokens}.",
+        )
 
 
 def check_type(policy: SelectivePolicy | None, kv_type: KVType) -> None:

@@ -105,6 +105,7 @@ class LLM:
                 selective=self._selective,
                 speculation=speculation,
             )
+            self._slides = engine_options.slides
             engine_options.policy(self.spec)  # what cannot work is said before minutes are spent on the weights
             with ThreadPoolExecutor(1) as pool:  # the tokenizer is built while the weights are loaded
                 tokenizer = pool.submit(Tokenizer.from_gguf, self._file)
@@ -148,6 +149,16 @@ class LLM:
     def kv_type(self) -> KVType:
         """How the KV cache is stored."""
         return self._kv
+
+    @property
+    def slides(self) -> bool:
+        """Whether old tokens are dropped when the context is full; otherwise answers end there."""
+        return self._slides
+
+    @property
+    def can_slide(self) -> bool:
+        """Whether a window could: neither with a lossy KV policy nor where positions are learned."""
+        return self._selective is None and self.spec.embed.positions is None
 
     @property
     def chat_template(self) -> ChatTemplate:
@@ -244,22 +255,14 @@ class LLM:
         the method of the established reference tools, so values are comparable. `kv`: with another type of cache than
         the model was opened with, to see what that costs. RequestError for too short a text.
         """
-        ids = self.tokenizer.encode(text)
-        if len(ids) < context:
-            raise RequestError(f"the text has {len(ids)} tokens, fewer than one chunk of {context}", parameter="text")
-        if not 2 <= context <= self.context:
-            raise RequestError(f"chunks must have 2 to {self.context} tokens, not {context}", parameter="context")
-        from localllm.kernels.single_sequence import logits_of
+        return float(np.exp(np.mean(self.losses(text, context, kv=kv))))
 
-        losses = []
-        with self.executor() as executor:
-            for start in range(0, len(ids) - context + 1, context):
-                chunk = ids[start : start + context]
-                if self.tokenizer.adds_bos and self.tokenizer.bos_id is not None:
-                    chunk[0] = self.tokenizer.bos_id
-                logits = logits_of(executor, chunk, kv_type=kv or self._kv, capacity=self._capacity())
-                losses.append(_losses(logits[context // 2 : -1], chunk[context // 2 + 1 :]))
-        return float(np.exp(np.mean(np.concatenate(losses))))
+    def losses(self, text: str, context: int = 512, *, kv: KVType | None = None) -> npt.NDArray[np.float64]:
+        """The negative log-likelihoods [tokens that count] behind `perplexity`, of which two runs make pairs."""
+        from .losses import chunk_losses
+
+        self._check_open()
+        return chunk_losses(self, text, context, kv or self._kv, self._capacity())
 
     def stream_nll(self, ids: Sequence[int]) -> npt.NDArray[np.float32]:
         """Negative log-likelihood [len(ids) - 1] of each next token, through the KV policy as in decoding."""
@@ -389,12 +392,3 @@ def _events(generation: Generation) -> Generator[Event, None, None]:
         yield from generation
     finally:
         generation.cancel()
-
-
-def _losses(logits: npt.NDArray[np.float32], ids: Sequence[int]) -> npt.NDArray[np.float64]:
-    """Negative log-likelihood of each id under its row of logits."""
-    values = logits.astype(np.float64)
-    best = values.max(axis=1)
-    total = best + np.log(np.exp(values - best[:, None]).sum(axis=1))
-    result: npt.NDArray[np.float64] = total - values[np.arange(len(ids)), np.asarray(ids)]
-    return result

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from .completion import ModelName
+from .context import check_flags
 from .loading import LOAD_SETTINGS
 from .options import Text, load_options, sampling_options, split_options
 
@@ -66,6 +67,7 @@ def chat(
     from localllm.settings import Settings
 
     load, sampling = split_options(options)
+    check_flags(load, slides=load.get("kv_policy") is None)
     if "stop" in sampling:
         sampling["stop"] = list(sampling["stop"])
     paths = Paths.from_environment()

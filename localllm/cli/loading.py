@@ -5,6 +5,9 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, Any
 
+import click
+
+from .context import check_flags, long_context, with_room
 from .progress import load_progress
 
 if TYPE_CHECKING:
@@ -54,11 +57,15 @@ def open_model(
     from localllm.settings import Settings
     from localllm.store.defaults import load_keywords
 
+    check_flags(flags)
     settings = Settings.load({name: flags.get(name) for name in LOAD_SETTINGS})
     values = {name: getattr(settings, name) for name in LOAD_SETTINGS}
     found = resolve(model)
     keywords = load_keywords(found.entry, Paths.from_environment().cache)
     keywords |= {name: value for name, value in values.items() if value is not None} | fixed
+    keywords = with_room(keywords)
     with load_progress(verbose) as progress, LLM(found.path, progress=progress, **keywords) as llm:
         progress.done()
+        if warning := long_context(llm):
+            click.echo(warning, err=True)
         yield llm, found

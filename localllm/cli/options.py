@@ -51,7 +51,7 @@ _LOAD = (
     click.option(
         "--context-policy",
         type=click.Choice(["error", "window"]),
-        help="When the context is full: stop with an error, or slide the window and go on.",
+        help="When the context is full: end the answer and say so (error), or drop old tokens and go on (window).",
     ),
     click.option(
         "--mode", type=click.Choice(["exact", "sparse", "turbo"]), help="How much to compute; exact loses nothing."

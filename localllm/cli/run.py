@@ -14,13 +14,15 @@ from localllm.errors import RequestError
 from localllm.events import Finished, PromptProgress, TextDelta
 
 from .completion import ModelName
+from .context import full_context
 from .loading import open_model
 from .options import Text, load_options, sampling_options, split_options
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from localllm.events import Event
+    from localllm.events import Event, Usage
+    from localllm.llm import LLM
 
 MAX_INPUT = 64 * 2**20  # bytes of a prompt; far above any context, far below any memory
 
@@ -99,7 +101,10 @@ def run(
     verbose: bool,
     **options: Any,
 ) -> None:
-    """Answer PROMPT once with MODEL, a name or a .gguf file; pulls a model of the catalogue on first use."""
+    """Answer PROMPT once with MODEL, a name or a .gguf file; pulls a model of the catalogue on first use.
+
+    The exit code is 0 when text was given, also if the context was full before the answer was done (stderr says so).
+    """
     text = read_prompt(prompt, file)
     if raw and system is not None:
         raise click.UsageError("--system needs the chat template; it cannot be used with --raw")
@@ -113,10 +118,18 @@ def run(
         if as_json:
             result = llm.generate(text, **sampling) if raw else llm.chat(messages, **sampling)
             click.echo(json.dumps({"model": model, **asdict(result)}, ensure_ascii=False))
+            _note_full_context(llm, result.finish_reason, result.usage, sampling)
             return
         events = llm.stream(text, **sampling) if raw else llm.stream_chat(messages, **sampling)
         _, finished, _ = write_stream(events)
         if finished is not None and finished.reason == "error":
             raise RequestError(finished.error or "the generation failed")
-        if verbose and finished is not None:
-            click.echo(summary(finished), err=True)
+        if finished is not None:
+            _note_full_context(llm, finished.reason, finished.usage, sampling)
+            if verbose:
+                click.echo(summary(finished), err=True)
+
+
+def _note_full_context(llm: LLM, reason: str, usage: Usage, sampling: dict[str, Any]) -> None:
+    if note := full_context(llm, reason, usage, sampling.get("max_tokens")):
+        click.echo(note, err=True)

@@ -11,6 +11,7 @@ import click
 from localllm.errors import ConfigurationError
 
 from .completion import ModelName
+from .context import check_flags, long_context, with_room
 from .loading import LOAD_SETTINGS, resolve
 from .options import Size, load_options, split_options
 
@@ -50,6 +51,7 @@ def serve(models: tuple[str, ...], **options: Any) -> None:
     from localllm.settings import Settings
 
     load, _ = split_options(options)
+    check_flags(load)
     settings = Settings.load({name: load.get(name) for name in (*LOAD_SETTINGS, "host", "port", "api_key", "parallel")})
     names = models or ((settings.model,) if settings.model else ())
     if not names:
@@ -108,14 +110,17 @@ def _source(name: str, keywords: dict[str, Any], *, bounded: bool) -> ModelSourc
 
     found = resolve(name)
     facts = found.path.stat()
-    whole = load_keywords(found.entry, Paths.from_environment().cache) | keywords
+    whole = with_room(load_keywords(found.entry, Paths.from_environment().cache) | keywords)
     with open_gguf(found.path):  # a server that could never answer does not start
         pass
 
     def load() -> LanguageModel:
         from localllm.llm import LLM
 
-        return LLM(found.path, **whole)
+        llm = LLM(found.path, **whole)
+        if warning := long_context(llm):
+            click.echo(warning, err=True)
+        return llm
 
     sampling = {} if found.entry is None else found.entry.sampling
     size = bytes_needed(found.path, whole) if bounded else facts.st_size

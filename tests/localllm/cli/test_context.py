@@ -1,0 +1,114 @@
+"""Flags of context, window and sinks that cannot work together, and what is said when the context is full."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from localllm.cli.main import main
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_piped(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    with Path(os.devnull).open(encoding="utf-8") as nothing:
+        monkeypatch.setattr(sys, "stdin", nothing)
+        yield
+
+
+@pytest.fixture
+def tiny(data_folder: Path) -> str:
+    return str(data_folder / "models" / "llama_gqa_tied_f16.gguf")
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    out, err = capsys.readouterr()
+    assert isinstance(ended.value.code, int)
+    return ended.value.code, out, err
+
+
+def ask(capsys: pytest.CaptureFixture[str], tiny: str, flags: str) -> tuple[int, str, str]:
+    return run(capsys, "run", tiny, "abc", "--raw", "--ignore-eos", "--device", "cpu", *flags.split())
+
+
+@pytest.mark.parametrize("extra", ["", "-n 100", "-n 100 --context-policy error --json", "--kv-policy h2o:16"])
+def test_an_answer_that_fills_the_context_says_so(tiny: str, extra: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = ask(capsys, tiny, f"-c 64 {extra}")
+    assert code == 0
+    assert out
+    (line,) = [line for line in err.splitlines() if "is full" in line]
+    assert "context of 64 tokens is full" in line
+    assert "--context 128" in line
+    assert ("--context-policy window" in line) == ("h2o" not in extra)
+
+
+@pytest.mark.parametrize("extra", ["-n 5 -c 64", "-n 100 -c 64 --context-policy window"])
+def test_an_answer_that_ends_otherwise_does_not(tiny: str, extra: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = ask(capsys, tiny, extra)
+    assert (code, "is full" in err) == (0, False)
+
+
+def test_as_many_tokens_as_were_asked_for_are_no_full_context(tiny: str, capsys: pytest.CaptureFixture[str]) -> None:
+    _, out, _ = ask(capsys, tiny, "-n 1 --json")
+    left = 64 - json.loads(out)["usage"]["prompt_tokens"]
+    _, _, err = ask(capsys, tiny, f"-c 64 -n {left}")
+    assert "is full" not in err
+    _, _, err = ask(capsys, tiny, f"-c 64 -n {left + 1}")
+    assert "is full" in err
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        ("--sinks 8", "no window"),
+        ("--sinks 8 --context-policy error", "no window"),
+        ("--window 64 --context-policy error", "one of the two"),
+        ("--window 128 -c 64", "larger than the context of 64"),
+    ],
+)
+@pytest.mark.parametrize("command", ["run", "serve"])
+def test_flags_that_contradict_each_other(
+    tiny: str, command: str, flags: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, err = run(capsys, command, tiny, *(["abc"] if command == "run" else []), *flags.split())
+    assert (code, out) == (2, "")
+    assert said in err
+
+
+@pytest.mark.parametrize("flags", ["--sinks 8 --window 64", "--sinks 8 -c 64 --context-policy window", "--window 64"])
+def test_flags_that_go_together(tiny: str, flags: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = ask(capsys, tiny, f"-n 3 {flags}")
+    assert (code, "warning" in err) == (0, False)
+    assert out
+
+
+def test_sinks_of_a_window_in_the_settings(
+    tiny: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("LOCALLLM_CONTEXT", "64")
+    monkeypatch.setenv("LOCALLLM_WINDOW", "96")
+    code, _, err = ask(capsys, tiny, "-n 3 --sinks 8 -v")
+    assert code == 0
+    assert "context 96" in err
+
+
+def test_a_context_above_the_trained_one_is_warned_of(tiny: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = ask(capsys, tiny, "-n 3 -c 3000")
+    assert code == 0
+    assert [line for line in err.splitlines() if line.startswith("warning")] == [
+        line for line in err.splitlines() if "3000" in line and "2048" in line
+    ]
+    assert "warning" in err
+
+
+def test_sparq_reads_no_more_components_than_there_are(tiny: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = ask(capsys, tiny, "-n 3 --kv-policy sparq:999:4")
+    assert (code, out) == (1, "")
+    assert "999 components" in err
+    assert "size of" in err
