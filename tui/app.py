@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
     from textual import events
+    from textual.driver import Driver
+    from textual.geometry import Size
 
     from localllm.chat.desk import ChatDesk
     from localllm.chat.session import SessionEvent
@@ -75,6 +78,17 @@ class ChatApp(App[None]):
         self.commands = Commands(self)
         self.editing: int | None = None  # the question that the prompt's text is to replace
         self.live = LiveAnswer(self)
+
+    def get_driver_class(self) -> type[Driver]:
+        """Where Textual would read a terminal itself, pastes are made harmless first."""
+        usual = super().get_driver_class()
+        if sys.platform == "win32":
+            return usual
+        from textual.drivers.linux_driver import LinuxDriver
+
+        from .terminal_input import TerminalDriver
+
+        return TerminalDriver if usual is LinuxDriver else usual
 
     # ---- layout
 
@@ -137,16 +151,16 @@ class ChatApp(App[None]):
         text = Content.assemble(("localllm ", "bold $text-primary"), ("▸ ", "$foreground 40%"), Content(title))
         self.screen_stack[0].query_one("#title", Static).update(text)
 
-    def show_meters(self) -> None:
-        """Draw the meters for the present size."""
+    def show_meters(self, size: Size | None = None) -> None:
+        """Draw the meters for a size (None: the present one)."""
+        size = size or self.size
         meters = self.screen_stack[0].query_one("#meters", Static)
-        height = 2 if self.size.height >= 20 else 1
-        meters.update(lines(self.readings, self.size.width, height))
+        meters.update(lines(self.readings, size.width, 2 if size.height >= 20 else 1))
 
     def on_resize(self, event: events.Resize) -> None:
-        """The meters depend on the width."""
+        """The meters depend on the width; `self.size` is still the one before."""
         if self.is_running:
-            self.show_meters()
+            self.show_meters(event.size)
 
     # ---- asking and answering
 

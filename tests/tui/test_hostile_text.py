@@ -9,9 +9,11 @@ import pytest
 from app_driver import Stage
 from scripted_chat import Gate
 from textual import events
+from textual.widgets import Static
 
 from localllm.errors import DownloadError, ExecutionError
 from localllm.tui.app import ChatApp, defect
+from localllm.tui.meters import lines
 
 MakeStage = Callable[..., Stage]
 
@@ -114,6 +116,16 @@ def test_a_paste_is_whole_and_sends_nothing(stage: MakeStage, pasted: str, expec
         await s.press("enter")
         await s.idle()
         assert s.contents == [expected, "ok"]
+
+    stage("ok").run(steps)
+
+
+def test_the_meters_follow_the_size_of_an_idle_app(stage: MakeStage) -> None:
+    async def steps(s: Stage) -> None:
+        for size in ((40, 12), (200, 60), (60, 30)):
+            await s.pilot.resize_terminal(*size)
+            drawn = lines(s.app.readings, size[0], 2 if size[1] >= 20 else 1).plain
+            await s.until(lambda drawn=drawn: str(s.app.query_one("#meters", Static).render()) == drawn)  # type: ignore[misc]
 
     stage("ok").run(steps)
 

@@ -94,6 +94,18 @@ def test_a_paste_with_several_lines_sends_nothing(open_terminal: Open, tmp_path:
     terminal.until("You said: first")
 
 
+def test_a_paste_with_escape_sequences_presses_no_key(open_terminal: Open, tmp_path: Path) -> None:
+    terminal = open_terminal(python(str(SUPPORT / "scripted_app.py"), str(tmp_path / "home")))
+    terminal.until("ready")
+    terminal._tmux("set-buffer", "abc \x1b[31mred\x1b[0m [@click=app.quit]q[/] \x1b\x1b[A tail\ntwo")
+    terminal._tmux("paste-buffer", "-p")
+    screen = terminal.until("two")
+    assert "abc ␛[31mred␛[0m [@click=app.quit]q[/] ␛␛[A tail" in screen
+    assert "You said" not in screen
+    terminal.press("Enter")
+    terminal.until("You said: abc")
+
+
 def test_without_a_terminal_the_chat_is_plain(open_terminal: Open) -> None:
     terminal = open_terminal([*python("-m", "localllm", "chat", "--plain", "--url", "http://127.0.0.1:9/v1")])
     screen = terminal.until("LEFT WITH 1")
