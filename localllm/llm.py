@@ -151,6 +151,11 @@ class LLM:
         return self._kv
 
     @property
+    def lossy(self) -> bool:
+        """Whether a KV policy keeps or reads a part of the keys only."""
+        return self._selective is not None
+
+    @property
     def slides(self) -> bool:
         """Whether old tokens are dropped when the context is full; otherwise answers end there."""
         return self._slides

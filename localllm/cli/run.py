@@ -17,6 +17,7 @@ from .completion import ModelName
 from .context import full_context
 from .loading import open_model
 from .options import Text, load_options, sampling_options, split_options
+from .tables import tokens
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -75,9 +76,9 @@ def summary(finished: Finished) -> str:
     rate = (usage.completion_tokens - 1) / timings.decode_seconds if timings.decode_seconds else 0
     guesses = f" ({usage.accepted_tokens} of {usage.drafted_tokens} guesses right)" if usage.drafted_tokens else ""
     return (
-        f"prompt {usage.prompt_tokens} tokens ({usage.cached_tokens} cached), {prompt_rate:.0f} tok/s; "
+        f"prompt {tokens(usage.prompt_tokens)} ({usage.cached_tokens} cached), {prompt_rate:.0f} tok/s; "
         f"first token after {timings.first_token_seconds:.2f} s; "
-        f"answer {usage.completion_tokens} tokens, {rate:.1f} tok/s{guesses}; {finished.reason}"
+        f"answer {tokens(usage.completion_tokens)}, {rate:.1f} tok/s{guesses}; {finished.reason}"
     )
 
 

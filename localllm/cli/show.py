@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from .completion import ModelName
+from .tables import print_table, tokens
 
 if TYPE_CHECKING:
     from localllm.store import Manifest, ResolvedModel
@@ -35,7 +36,11 @@ def show(model: str, memory: bool, contexts: tuple[int, ...], template: bool, me
     manifest = store.find(resolved.name)
     file_name = manifest.files[0].name if manifest is not None else resolved.path.name
     facts = describe(resolved.path, file_name, contexts or None)
-    if as_json:
+    if memory and facts.unsupported is not None:
+        raise RequestError(f"the memory of {model} cannot be counted: {facts.unsupported}")
+    if as_json and memory:
+        click.echo(json.dumps({"name": resolved.name, "memory": _memory(facts)}))
+    elif as_json:
         click.echo(json.dumps(_facts(resolved, manifest, facts)))
     elif template:
         if not facts.templates:
@@ -44,16 +49,14 @@ def show(model: str, memory: bool, contexts: tuple[int, ...], template: bool, me
             click.echo(f"{{# {name} #}}" if len(facts.templates) > 1 else "", nl=len(facts.templates) > 1)
             click.echo(text)
     elif memory:
-        if facts.unsupported is not None:
-            raise RequestError(f"the memory of {model} cannot be counted: {facts.unsupported}")
         for item in facts.memory:
             _print_memory(item)
     else:
         _print(resolved, manifest, facts, metadata)
 
 
-def _facts(resolved: ResolvedModel, manifest: Manifest | None, facts: ModelDescription) -> dict[str, Any]:
-    memory = [
+def _memory(facts: ModelDescription) -> list[dict[str, Any]]:
+    return [
         {
             "context": item.context,
             "kv_bytes": {kv: item.total_bytes(kv) for kv in item.types},
@@ -71,6 +74,9 @@ def _facts(resolved: ResolvedModel, manifest: Manifest | None, facts: ModelDescr
         }
         for item in facts.memory
     ]
+
+
+def _facts(resolved: ResolvedModel, manifest: Manifest | None, facts: ModelDescription) -> dict[str, Any]:
     return {
         "name": resolved.name,
         "path": str(facts.path),
@@ -90,7 +96,7 @@ def _facts(resolved: ResolvedModel, manifest: Manifest | None, facts: ModelDescr
         "verified_by": manifest.files[0].verified_by if manifest is not None else None,
         "supported": facts.unsupported is None,
         "unsupported_reason": facts.unsupported,
-        "memory": memory,
+        "memory": _memory(facts),
         "templates": facts.templates,
         "metadata": facts.metadata,
     }
@@ -105,12 +111,10 @@ def _licence(resolved: ResolvedModel, manifest: Manifest | None, facts: ModelDes
 def _print(resolved: ResolvedModel, manifest: Manifest | None, facts: ModelDescription, metadata: bool) -> None:
     from localllm.store.text import format_bytes, printable
 
-    from .tables import print_table
-
     rows = [("name", printable(resolved.name)), ("file", printable(str(facts.path)))]
     if facts.name is not None:
         rows.append(("model", facts.name))
-    trained = "unknown" if facts.context_length is None else f"{facts.context_length} tokens"
+    trained = "unknown" if facts.context_length is None else tokens(facts.context_length)
     parts = "" if len(facts.paths) == 1 else f" in {len(facts.paths)} files"
     rows += [
         ("architecture", facts.architecture + ("" if facts.unsupported is None else " (cannot be run)")),
@@ -143,7 +147,7 @@ def _print(resolved: ResolvedModel, manifest: Manifest | None, facts: ModelDescr
         click.echo(f"\nKV cache by context ({', '.join(kinds)})")
         print_table(
             [
-                (f"  {item.context} tokens", *(format_bytes(item.total_bytes(kv)) for kv in kinds))
+                (f"  {tokens(item.context)}", *(format_bytes(item.total_bytes(kv)) for kv in kinds))
                 for item in facts.memory
             ],
             right=tuple(range(1, 1 + len(kinds))),
@@ -158,9 +162,7 @@ def _print(resolved: ResolvedModel, manifest: Manifest | None, facts: ModelDescr
 def _print_memory(item: KVMemory) -> None:
     from localllm.store.text import format_bytes
 
-    from .tables import print_table
-
-    click.echo(f"KV cache for {item.context} tokens")
+    click.echo(f"KV cache for {tokens(item.context)}")
     rows = [("  type", "layers", "window", "tokens held", "bytes a token", "allocated")]
     for kv in item.types:
         for kind in item.kinds:

@@ -10,6 +10,11 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
+def tokens(count: int) -> str:
+    """A number of tokens in words: 1 token, 2 tokens."""
+    return f"{count} token" if count == 1 else f"{count} tokens"
+
+
 def print_table(rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> None:
     """Print rows as columns; columns in `right` are aligned to the right."""
     from rich.cells import cell_len

@@ -203,7 +203,15 @@ def test_perplexity_under_a_lossy_policy(tiny: str, tmp_path: Path, capsys: pyte
     for policy in ([], ["--kv-policy", "h2o:64"], ["--kv-policy", "h2o:16"], ["--kv-policy", "sparq:4:16"]):
         code, out, _ = run(capsys, *command, *policy)
         assert code == 0
-        found.append(json.loads(out)["perplexity"])
+        facts = json.loads(out)
+        found.append(facts["perplexity"])
+        assert facts.get("f16_perplexity") == (found[0] if policy else None)
+    assert facts["cost_percent"] == pytest.approx(100 * (found[3] / found[0] - 1))
+    assert facts["cost_error_percent"] > 0
+    for more in ([], ["--stream"]):
+        _, out, _ = run(capsys, *command[:-1], "--kv-policy", "sparq:4:16", *more)
+        assert "so sparq:4:16 costs" in out
+        assert "+-" in out
     assert found[0] == found[1] != found[2]
     assert found[0] != found[3]
     code, _, err = run(capsys, *command, "--kv-policy", "h2o:all")
@@ -224,7 +232,10 @@ def test_perplexity_of_a_quantised_cache_says_what_it_costs(
     assert rough["f16_perplexity"] == exact["perplexity"] != rough["perplexity"]
     _, out, _ = run(capsys, *command, "--kv", "q2")
     cost = 100 * (rough["perplexity"] / exact["perplexity"] - 1)
-    assert f"{exact['perplexity']:.4f}, so q2 costs {cost:+.2f}%" in out
+    assert f"{exact['perplexity']:.4f}, so q2 costs {cost:+.2f}% +- {rough['cost_error_percent']:.2f}%" in out
+    assert "8 bits" in out
+    _, out, _ = run(capsys, *command, "--kv", "q2", "--device", "reference")
+    assert "8 bits" not in out
 
 
 def test_perplexity_with_a_window_needs_one_long_pass(

@@ -198,6 +198,8 @@ def test_memory_by_type_and_kind_of_layer(run: Callable[..., tuple[int, str, str
     assert "KV cache for 1000 tokens" in output
     (memory,) = facts(run, "show", str(path), "-c", "1000")["memory"]
     assert memory["context"] == 1000
+    assert facts(run, "show", str(path), "-c", "1000", "--memory")["memory"] == [memory]
+    assert "for 1 token\n" in run("show", "--memory", str(path), "-c", "1")[1]
     for kind in ("f32", "f16", "q8", "q4", "q2"):
         assert memory["kv_bytes"][kind] == sum(layers["bytes"][kind] for layers in memory["layer_kinds"])
     assert memory["kv_bytes"]["f32"] == 2 * memory["kv_bytes"]["f16"]
