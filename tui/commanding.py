@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from textual.app import SuspendNotSupported
 
-from localllm.chat.attachment import attach
+from localllm.chat.attachment import attach, attached_name
 from localllm.chat.visible import counted, visible_line
 from localllm.errors import LocalLLMError, RequestError
 
@@ -288,8 +288,8 @@ class Commands:
         if not name:
             raise RequestError("which file? /attach FILE")
         self._attached.append(attach(name))
-        count = len(self._attached)
-        self._app.show_mode(f"{counted(count, 'file')} attached: sent with the next question")
+        names = ", ".join(visible_line(attached_name(part), 40) for part in self._attached)
+        self._app.show_mode(f"{counted(len(self._attached), 'file')} attached, sent with the next question: {names}")
 
     def _import(self, name: str) -> None:
         if not name:

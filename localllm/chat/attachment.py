@@ -41,3 +41,8 @@ def _longest_run(text: str) -> int:
     import re
 
     return max((len(run) for run in re.findall("`+", text)), default=0)
+
+
+def attached_name(part: str) -> str:
+    """The file's name in what `attach` returned."""
+    return part.partition("\n")[0].removesuffix(":")

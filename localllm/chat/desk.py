@@ -6,7 +6,6 @@ import contextlib
 import threading
 from collections import deque
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from localllm.conversations import import_chats, to_json, to_markdown
@@ -284,8 +283,8 @@ class ChatDesk:
         self.store.restore(chosen)
         return chosen
 
-    def export(self, name: str = "") -> Path:
-        """Write the present chat to a new file, JSON for *.json, else Markdown; returns where it is."""
+    def export(self, name: str = "") -> str:
+        """Write the present chat to a new file, JSON for *.json, else Markdown; returns the format and where it is."""
         if self._conversation is None:
             raise RequestError("there is nothing to save yet")
         path = expand_user(name.strip() or f"{_file_name(self.title)}.md")
@@ -297,7 +296,7 @@ class ChatDesk:
             raise RequestError(f"{path} exists already", hint="give another name: /export FILE") from None
         except (OSError, ValueError) as error:
             raise RequestError(f"{path} cannot be written: {_reason(error)}") from None
-        return path.absolute()
+        return f"{'JSON' if path.suffix == '.json' else 'Markdown'} in {path.absolute()}"
 
     def import_file(self, name: str) -> list[int]:
         """Store the chats of a file; returns their numbers."""

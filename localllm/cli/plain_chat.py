@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TextIO
 
 import click
 
-from localllm.chat.attachment import attach
+from localllm.chat.attachment import attach, attached_name
 from localllm.chat.commands import COMMANDS, is_command, parse_command
 from localllm.chat.session import AnswerDelta, AnswerFinished
 from localllm.chat.visible import visible, visible_line
@@ -166,8 +166,8 @@ class PlainChat:
             "model": self._model,
             "system": self._system,
             "set": self._set,
-            "attach": lambda name: self._attached.append(attach(name)),
-            "export": lambda name: self._note(f"saved as {visible_line(str(self._desk.export(name)))}"),
+            "attach": self._attach,
+            "export": lambda name: self._note(f"saved as {visible_line(self._desk.export(name))}"),
             "import": self._import,
             "stats": self._stats,
         }
@@ -228,6 +228,13 @@ class PlainChat:
                 f"{mark} {visible_line(choice.name, 60):32} {size:>8}  {where}, fits: {choice.fits}, {choice.licence}"
             )
             click.echo(line)
+
+    def _attach(self, name: str) -> None:
+        if not name:
+            raise RequestError("which file? /attach FILE")
+        self._attached.append(attach(name))
+        names = ", ".join(visible_line(attached_name(part), 40) for part in self._attached)
+        self._note(f"sent with the next question: {names}")
 
     def _system(self, text: str) -> None:
         if text:

@@ -102,7 +102,15 @@ never read
     assert {chat.title for chat in store.conversations()} == {"A [b]title[/b]", "from elsewhere"}
     for part in ("scripted, a script", "98 MB on cpu", "large:70b", "fits: no", "/attach FILE"):
         assert part in shown.out
-    for part in ("exists already", "which chat?", "/copy needs the app", "there is no command /nonsense", "imported 1"):
+    for part in (
+        "exists already",
+        "which chat?",
+        "/copy needs the app",
+        "question: note.txt\n",
+        "saved as JSON in /",
+        "there is no command /nonsense",
+        "imported 1",
+    ):
         assert part in shown.err
 
 
