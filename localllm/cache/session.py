@@ -17,6 +17,7 @@ import numpy as np
 from localllm.errors import SessionError
 
 from .restore import SavedTables, restore
+from .session_words import differences
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -99,17 +100,18 @@ def dump(
         cache.release(sequence, publish=True)
 
 
-def load(cache: KVCache, executor: Executor, key: SessionKey, data: bytes) -> list[int]:
+def load(cache: KVCache, executor: Executor, key: SessionKey, data: bytes, *, bound_name: str = "window") -> list[int]:
     """Put saved pages into the cache, where the next request finds them; returns their token ids.
 
+    `bound_name`: what the user calls `key.window`, for the error: a window, or the whole context that slides.
     Raises SessionError for damaged bytes, another key, or too few free pages; the cache is then as before.
     """
     header, at = _read_header(data)
     wanted = json.loads(json.dumps(asdict(key)))
     if header.get("key") != wanted:
         found = header.get("key")
-        names = [name for name in wanted if not isinstance(found, dict) or found.get(name) != wanted[name]]
-        raise SessionError(f"the saved session is of another {' and '.join(names)}; it cannot be continued here")
+        told = differences(found if isinstance(found, dict) else {}, wanted, bound_name)
+        raise SessionError(f"the saved session was made with {' and '.join(told)}, so it cannot be continued here")
     try:
         length = _whole(header["length"], 1)
         tables = [_table(table) for table in header["tables"]]

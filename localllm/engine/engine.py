@@ -206,7 +206,8 @@ class Engine:
         Raises SessionError for a damaged or foreign file, or when there is no room for it.
         """
         key, data = self._session_key(model), read_session(path)
-        tokens = self._between_steps(lambda: session.load(self._cache, self._executor, key, data))
+        name = "context" if self._options.window is None else "window"
+        tokens = self._between_steps(lambda: session.load(self._cache, self._executor, key, data, bound_name=name))
         if not all(0 <= token < self._executor.spec.vocabulary_size for token in tokens):
             raise SessionError("the saved session is damaged: it holds tokens that the model does not have")
         return tokens
