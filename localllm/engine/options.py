@@ -88,7 +88,8 @@ class EngineOptions:
             )
         window = self.window or self.context
         if window > spec.context_length:
+            name = "a sliding context of" if self.window is None else "a window of"
             raise ConfigurationError(
-                f"a window of {window} tokens is more than the {spec.context_length} that the model was trained for"
+                f"{name} {window} tokens is more than the {spec.context_length} that the model was trained for"
             )
         return POLICIES["window"](window, self.sinks)

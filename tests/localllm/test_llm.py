@@ -90,6 +90,7 @@ def test_wrong_use_is_explained(llm: LLM) -> None:
     ("options", "error", "said"),
     [
         ({"window": 4096}, ConfigurationError, "a window of 4096 tokens is more than the 2048"),
+        ({"context": 4096, "context_policy": "window"}, ConfigurationError, "a sliding context of 4096 tokens"),
         ({"window": 40, "sinks": 40}, ConfigurationError, "window must be at least"),
         ({"context": 40, "context_policy": "window"}, ConfigurationError, "a context of 40 tokens is too small"),
         ({"kv": "q4", "kv_policy": "h2o:64"}, UnsupportedModelError, "float pages, not q4"),
