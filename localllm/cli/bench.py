@@ -8,12 +8,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from .completion import ModelName
 from .loading import open_model
 from .options import load_options, split_options
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from localllm.kernels.executor import Executor
 
 
@@ -50,6 +53,7 @@ def bench(
 ) -> None:
     """Measure how fast MODEL reads a prompt and writes an answer here: medians, after one round to warm up."""
     if url is not None:
+        _refuse_with_serve(("depth", "repetitions", "trace", *options))
         from .bench_serve import bench_serve
 
         bench_serve(
@@ -123,6 +127,15 @@ def bench(
             f"{used / bandwidth:.0%} of the {bandwidth / 1e9:.1f} GB/s measured"
         )
     click.echo(f"loaded in {loaded:.2f} s, first token after {first:.2f} s, peak memory {peak / 2**20:.0f} MiB")
+
+
+def _refuse_with_serve(names: Iterable[str]) -> None:
+    """UsageError when one of these options was given: they are about a model that is loaded here."""
+    context = click.get_current_context()
+    options = {parameter.name: parameter.opts[0] for parameter in context.command.params}
+    given = [options[name] for name in names if context.get_parameter_source(name) is ParameterSource.COMMANDLINE]
+    if given:
+        raise click.UsageError(f"{', '.join(given)}: not with --serve, where the running server's own settings count")
 
 
 def _write_timeline(executor: Executor, path: Path) -> None:

@@ -59,6 +59,7 @@ class _Seen:
     times: list[float] = field(default_factory=list)
     tokens: int = 0
     failed: bool = False
+    error: str = ""  # what the server, or the way to it, said
 
 
 class _Choice(msgspec.Struct):
@@ -77,6 +78,17 @@ class _Chunk(msgspec.Struct):
     error: Any = None
 
 
+class _Model(msgspec.Struct):
+    id: str
+
+
+class _Models(msgspec.Struct):
+    data: list[_Model]
+
+
+_ADDRESS = "The address is what the server says when it starts, such as http://127.0.0.1:8080."
+_KEY = "A server that wants a key gets the one in LOCALLLM_API_KEY."
+_MOST_ERROR_BYTES = 10_000
 _CHUNK = msgspec.json.Decoder(_Chunk)
 
 
@@ -110,9 +122,19 @@ async def open_loop(options: LoadOptions, rate: float) -> LoadResult:
 
 async def only_model(url: str, api_key: str | None) -> str:
     """The name of the server's model, where it has just one."""
-    async with _client(LoadOptions(url, "", api_key)) as client:
-        response = await client.get("/v1/models")
-    names = [model["id"] for model in response.json().get("data", [])]
+    import httpx2
+
+    try:
+        async with _client(LoadOptions(url, "", api_key)) as client:
+            response = await client.get("/v1/models")
+    except (httpx2.HTTPError, httpx2.InvalidURL) as error:
+        raise RequestError(f"the server at {url} cannot be reached: {_said(error)}", hint=_ADDRESS) from None
+    if response.status_code != 200:
+        raise RequestError(f"the server at {url} says: {_told(response.status_code, response.content)}", hint=_KEY)
+    try:
+        names = [model.id for model in msgspec.json.decode(response.content, type=_Models).data]
+    except msgspec.MsgspecError:
+        raise RequestError(f"what answers at {url} is no such server", hint=_ADDRESS) from None
     if len(names) != 1:
         raise RequestError(f"name the model to measure; the server has: {', '.join(names) or 'none'}")
     return str(names[0])
@@ -146,7 +168,13 @@ async def _ask(client: httpx2.AsyncClient, options: LoadOptions, prompt: str) ->
     seen = _Seen(time.perf_counter())
     try:
         async with client.stream("POST", "/v1/completions", json=body) as response:
-            seen.failed = response.status_code != 200
+            if response.status_code != 200:
+                seen.failed = True
+                said = b""
+                async for data in response.aiter_bytes():
+                    said += data[: _MOST_ERROR_BYTES - len(said)]
+                seen.error = _told(response.status_code, said)
+                return seen
             rest = b""
             async for data in response.aiter_raw():  # cheap, since the client takes time from the server beside it
                 now = time.perf_counter()
@@ -154,14 +182,37 @@ async def _ask(client: httpx2.AsyncClient, options: LoadOptions, prompt: str) ->
                 for line in lines:
                     if line.startswith(b"data: {"):
                         _read(seen, _CHUNK.decode(line[6:]), now)
-    except (httpx2.HTTPError, msgspec.MsgspecError):
-        seen.failed = True
+    except (httpx2.HTTPError, httpx2.InvalidURL, msgspec.MsgspecError) as error:
+        seen.failed, seen.error = True, _said(error)
     return seen
+
+
+def _told(status: int, body: bytes) -> str:
+    """A status, and the message of its error object when there is one."""
+    try:
+        error = msgspec.json.decode(body, type=_Chunk).error
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        error = None
+    return f"{status}" if error is None else f"{status}, {_message(error)}"
+
+
+def _message(error: Any) -> str:
+    message = error.get("message", error) if isinstance(error, dict) else error
+    return _plain(str(message))
+
+
+def _said(error: Exception) -> str:
+    return _plain(str(error) or type(error).__name__)
+
+
+def _plain(text: str) -> str:
+    """One line that a terminal can show, of a server that is not trusted."""
+    return "".join(letter if letter.isprintable() else " " for letter in text[:500])
 
 
 def _read(seen: _Seen, chunk: _Chunk, now: float) -> None:
     if chunk.error is not None:
-        seen.failed = True
+        seen.failed, seen.error = True, _message(chunk.error)
     elif chunk.choices and chunk.choices[0].text:
         seen.times.append(now)
     elif chunk.usage is not None:
@@ -173,7 +224,8 @@ def _result(
 ) -> LoadResult:
     good = [each for each in seen if not each.failed and each.times]
     if not good:
-        raise RequestError("no request was answered: check the address, the model's name and the key")
+        error = next((each.error for each in seen if each.error), "the answers were empty")
+        raise RequestError(f"no request was answered; the first error: {error}", hint=_KEY if "401" in error else None)
     first = [each.times[0] - each.start for each in good]
     gaps = np.concatenate([np.diff(each.times) for each in good])
     gaps = gaps if len(gaps) else np.zeros(1)

@@ -108,10 +108,11 @@ async def until_disconnect(receive: Receive, work: Coroutine[Any, Any, T], cut_o
             return task.result()
         raise ClientGone if watch.done() else shutting_down()
     finally:
-        for each in (watch, *cut, task):
-            if not each.done():
-                each.cancel()
-                await asyncio.gather(each, return_exceptions=True)
+        # All before the first wait: work that ends meanwhile would give a stream that nobody closes.
+        unfinished = [each for each in (task, watch, *cut) if not each.done()]
+        for each in unfinished:
+            each.cancel()
+        await asyncio.gather(*unfinished, return_exceptions=True)
 
 
 async def _disconnect(receive: Receive) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from running_server import Running
+from running_server import Running, Serve
 
 from localllm.cli.main import cli
 from localllm.errors import ConfigurationError, RequestError
@@ -29,12 +29,36 @@ def test_closed_and_open_loop(server: Running) -> None:
     assert (opened.clients, opened.rate) == (None, 200)
 
 
-@pytest.mark.parametrize("model", ["nope", "m"])
-def test_when_no_request_is_answered_that_is_an_error(server: Running, model: str) -> None:
+@pytest.mark.parametrize(
+    ("model", "words", "told"), [("nope", 3, "404, .*nope"), ("m", 3, "first error: .+"), ("m", 4000, "400, .*tokens")]
+)
+def test_when_no_request_is_answered_the_server_s_own_error_is_told(
+    server: Running, model: str, words: int, told: str
+) -> None:
     server.model.executor.fail_at = 2
-    options = LoadOptions(server.url, model, requests=2, prompt_words=3, tokens=5)
-    with pytest.raises(RequestError, match="no request was answered"):
+    options = LoadOptions(server.url, model, requests=2, prompt_words=words, tokens=5)
+    with pytest.raises(RequestError, match=f"no request was answered.*{told}"):
         asyncio.run(closed_loop(options, 1))
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1:1", "ftp://x", "127.0.0.1:18772", "http://[", ""])
+@pytest.mark.parametrize("model", [[], ["m"]])
+def test_a_server_that_cannot_be_reached(url: str, model: list[str]) -> None:
+    with pytest.raises(RequestError, match=r"cannot be reached|no request was answered"):
+        CliRunner().invoke(cli, ["bench", *model, "--serve", url, "--requests", "1"], catch_exceptions=False)
+
+
+def test_a_missing_key_is_named(serve: Serve) -> None:
+    server = serve(api_key="secret")
+    with pytest.raises(RequestError, match="401, send the API key"):
+        asyncio.run(only_model(server.url, None))
+
+
+@pytest.mark.parametrize("option", [["--kv", "q8"], ["--window", "64"], ["--depth", "5"], ["-r", "2"]])
+def test_options_about_a_model_here_are_refused(option: list[str]) -> None:
+    shown = CliRunner().invoke(cli, ["bench", "--serve", "http://127.0.0.1:1", *option])
+    assert shown.exit_code == 2
+    assert "not with --serve" in shown.output
 
 
 def test_the_chart(server: Running, tmp_path: Path) -> None:
