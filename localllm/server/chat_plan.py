@@ -45,6 +45,9 @@ def plan_chat(served: ServedModel, asked: ChatRequest, messages: Sequence[dict[s
     plain = flattened(messages)
     if plain[-1]["role"] == "assistant" and plain[-1].get("tool_calls"):
         raise bad_request("the last message calls tools: send their results after it", "messages", "invalid_value")
+    if len(plain) == 1 and plain[0]["role"] == "assistant":
+        message = "the only message is the assistant's: send the message that it answers before it"
+        raise bad_request(message, "messages", "invalid_value")
     if served.native_dialect is None and not served.is_harmony and (tools or _about_tools(plain)):
         plain, template_tools = tell(plain, tools), []
     else:
@@ -70,7 +73,7 @@ def plan_chat(served: ServedModel, asked: ChatRequest, messages: Sequence[dict[s
     return ChatPlan(
         request,
         lambda: served.reader(with_tools=with_tools, inside=inside is not None, progressive=bool(asked.stream)),
-        1 if asked.parallel_tool_calls is False else None,
+        1 if _at_most_one_call(asked) else None,
     )
 
 
@@ -126,6 +129,11 @@ def _chosen(asked: ChatRequest) -> tuple[list[FunctionDefinition], bool]:
     raise bad_request(message, "tool_choice", "invalid_value")
 
 
+def _at_most_one_call(asked: ChatRequest) -> bool:
+    """A named function is called once, as OpenAI does."""
+    return asked.parallel_tool_calls is False or isinstance(asked.tool_choice, NamedTool)
+
+
 def _constraint(
     served: ServedModel,
     asked: ChatRequest,
@@ -138,7 +146,7 @@ def _constraint(
         return constraint_of(served, asked, schema, after)
     if asked.regex is not None or asked.grammar is not None:
         raise bad_request("regex and grammar cannot be used together with tools", "tools", "invalid_value")
-    rules = call_rules(served, functions, one=asked.parallel_tool_calls is False)
+    rules = call_rules(served, functions, one=_at_most_one_call(asked))
     if forced:
         start, parameter = "start: calls", "tools"
     else:

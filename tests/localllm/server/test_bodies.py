@@ -174,3 +174,10 @@ def test_fields_of_any_kind_are_answered_or_refused(server: Running, fields: dic
     response = server.chat(max_tokens=1, **fields)
     if response.status_code != 200:
         error_of(response)
+
+
+def test_an_assistant_s_message_alone_is_refused_with_the_reason(server: Running) -> None:
+    reply = server.post("/v1/chat/completions", {"model": "m", "messages": [{"role": "assistant", "content": "hi"}]})
+    error = error_of(reply)
+    assert "only message is the assistant's" in error["message"]
+    assert error["param"] == "messages"

@@ -120,6 +120,18 @@ def test_forced_calls_follow_their_schema(serve: Serve, dialect: str, choice: An
             assert arguments == {}
 
 
+@pytest.mark.parametrize("dialect", sorted(TEMPLATES))
+def test_a_named_function_is_called_once(serve: Serve, dialect: str) -> None:
+    """Whatever the model would say next: the answer ends after the call."""
+    server = serve(model={"template": TEMPLATES[dialect], "context": 4096})
+    choice = {"type": "function", "function": {"name": "get_weather"}}
+    for seed in range(2):
+        reply = server.chat(tools=[TIME, WEATHER], tool_choice=choice, seed=seed, max_tokens=900).json()
+        assert reply["choices"][0]["finish_reason"] == "tool_calls"
+        (call,) = reply["choices"][0]["message"]["tool_calls"]
+        assert call["function"]["name"] == "get_weather"
+
+
 def test_a_format_beside_tools_leaves_both_possible(serve: Serve) -> None:
     server = serve(model={"template": QWEN, "context": 2048})
     wanted = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "array", "items": {"const": 1}}}}
