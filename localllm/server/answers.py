@@ -104,8 +104,8 @@ class _Choice:
             raise _failed(event)
         if event.reason == "cancelled" and event.error is None:
             raise APIError(503, "the answer was cut: the model was closed", kind="server_error", code="cancelled")
-        parts = self._limited(self._reader.flush())
         reason: FinishReason = "stop" if event.reason == "stop" else "length"
+        parts = self._limited(self._reader.flush(cut=reason == "length"))
         if self._calls and reason == "stop":
             reason = "tool_calls"
         return Piece(self._index, parts, finished=event, reason=reason)

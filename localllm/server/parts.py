@@ -53,8 +53,8 @@ class AnswerReader(Protocol):
     def push(self, text: str) -> list[Part]:
         """What is certain now."""
 
-    def flush(self) -> list[Part]:
-        """The rest, at the end."""
+    def flush(self, *, cut: bool = False) -> list[Part]:
+        """The rest, at the end; `cut`: the answer was not over."""
 
 
 class ToolReader(Protocol):
@@ -63,7 +63,7 @@ class ToolReader(Protocol):
     def push(self, text: str) -> Found:
         """What is certain now."""
 
-    def flush(self) -> Found:
+    def flush(self, *, cut: bool = False) -> Found:
         """The rest, at the end."""
 
 
@@ -74,7 +74,7 @@ class NoTools:
         """The text."""
         return [text]
 
-    def flush(self) -> Found:
+    def flush(self, *, cut: bool = False) -> Found:
         """Nothing is held back."""
         return []
 
@@ -91,9 +91,9 @@ class TaggedReader:
         """What is certain now."""
         return self._read(self._splitter.push(text))
 
-    def flush(self) -> list[Part]:
+    def flush(self, *, cut: bool = False) -> list[Part]:
         """The rest, at the end."""
-        return [*self._read(self._splitter.flush()), *self._parts(self._tools.flush())]
+        return [*self._read(self._splitter.flush()), *self._parts(self._tools.flush(cut=cut))]
 
     def _read(self, split: Iterable[tuple[str, str]]) -> list[Part]:
         parts: list[Part] = []
@@ -123,6 +123,6 @@ class PlainReader:
         """The text."""
         return [TextPart("content", text)] if text else []
 
-    def flush(self) -> list[Part]:
+    def flush(self, *, cut: bool = False) -> list[Part]:
         """Nothing is held back."""
         return []

@@ -55,7 +55,9 @@ class Dialect:
 
     def reader(self, *, progressive: bool = False) -> ToolReader:
         """A reader for one answer; `progressive`: calls are told while they are written, if arguments are JSON."""
-        return self.make_reader(self.make_scanner() if progressive else None)
+        scanner = self.make_scanner()
+        scanner.early = progressive
+        return self.make_reader(scanner)
 
 
 def _hermes(body: str) -> list[CallPart] | None:

@@ -39,8 +39,8 @@ class HarmonyReader:
             pass
         return parts
 
-    def flush(self) -> list[Part]:
-        """The rest; a message without its end counts when it is whole."""
+    def flush(self, *, cut: bool = False) -> list[Part]:
+        """The rest; a call without its end is told as far as it came."""
         parts: list[Part] = []
         if self._header is None:
             self._body(self._held, parts)

@@ -43,6 +43,7 @@ class CallScanner:
     ) -> None:
         self._forms = forms
         self._around = re.compile(around)
+        self.early = True  # False: the reader asks only about a call that was cut
         self._silent = silent
         self.rest = ""
         self.begun = False

@@ -19,7 +19,8 @@ class MarkedReader:
     """Text up to an opening marker is text; what follows, up to `closing` (or the end), is parsed as calls.
 
     What cannot be parsed is given back as it was written, markers included. White space around calls is dropped.
-    With a `scanner` calls are told while they are written; one that breaks off then stays as it is.
+    With a `scanner` calls are told while they are written (or, where it is not early, when they were cut); one that
+    breaks off then stays as it is.
     """
 
     def __init__(
@@ -29,7 +30,8 @@ class MarkedReader:
         parse: Callable[[str], list[CallPart] | None],
         scanner: CallScanner | None = None,
     ) -> None:
-        self._scanner = scanner
+        self._scanner = scanner if scanner is not None and scanner.early else None
+        self._late = scanner
         self._seen = 0  # letters of the body that the scanner has
         self._opening = tuple(opening)
         self._closing = closing
@@ -52,12 +54,12 @@ class MarkedReader:
             body, _, self._held = self._held.partition(self._closing)
             self._finish(body, self._closing, found)
 
-    def flush(self) -> Found:
-        """The rest: a call without its closing marker counts when it is whole."""
+    def flush(self, *, cut: bool = False) -> Found:
+        """The rest: a call without its closing marker counts when it is whole; of one that was cut what is known."""
         found: Found = []
         rest, self._held = self._held, ""
         if self._marker is not None:
-            self._finish(rest, "", found)
+            self._finish(rest, "", found, cut)
         elif rest and not (self._called and rest.isspace()):
             found.append(rest)
         return found
@@ -82,7 +84,7 @@ class MarkedReader:
         if text:
             found.append(text)
 
-    def _finish(self, body: str, closing: str, found: Found) -> None:
+    def _finish(self, body: str, closing: str, found: Found, cut: bool = False) -> None:
         marker, self._marker = self._marker, None
         self._scan(body, found)
         self._seen = 0
@@ -93,7 +95,9 @@ class MarkedReader:
         if self._scanner is not None:
             self._scanner.reset()
         calls = self._parse(body)
-        if calls is None:
+        if calls is None and cut:
+            found.extend([] if self._late is None else self._late.push(body))
+        elif calls is None:
             found.append(f"{marker}{body}{closing}")
         else:
             self._called = True
@@ -123,7 +127,8 @@ class WholeReader:
         parse: Callable[[str], list[CallPart] | None],
         scanner: CallScanner | None = None,
     ) -> None:
-        self._scanner = scanner
+        self._scanner = scanner if scanner is not None and scanner.early else None
+        self._late = scanner
         self._beginnings = tuple(beginnings)
         self._parse = parse
         self._held = ""
@@ -141,14 +146,19 @@ class WholeReader:
         held, self._held = self._held, ""
         return [held]
 
-    def flush(self) -> Found:
-        """The calls, or the text that was none."""
+    def flush(self, *, cut: bool = False) -> Found:
+        """The calls, or the text that was none; of a call that was cut what is known."""
         held, self._held = self._held, ""
         if self._scanner is not None and self._scanner.begun:
             return _left(self._scanner, self._parse)
         calls = self._parse(held) if held.strip() else None
         if calls is not None:
             return list(calls)
+        if cut and self._late is not None and not self._text:
+            self._late.reset()
+            known = self._late.push(held)
+            if known or not held.lstrip().startswith("{"):  # JSON may be the answer itself
+                return list(known)
         return [held] if held else []
 
 

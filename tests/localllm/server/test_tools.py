@@ -93,10 +93,15 @@ def test_streamed_calls_have_an_index(serve: Serve) -> None:
 def test_a_cut_call_ends_with_length(serve: Serve) -> None:
     server = serve(model={"template": QWEN, "context": 2048})
     server.model.executor.say(CALL)
-    choice = server.chat(tools=[WEATHER], max_tokens=30).json()["choices"][0]
-    assert choice["finish_reason"] == "length"
-    assert "tool_calls" not in choice["message"]
-    assert choice["message"]["content"] == CALL[:30]
+    for tokens in (15, 30, 65, 75):
+        choice = server.chat(tools=[WEATHER], max_tokens=tokens).json()["choices"][0]
+        assert choice["finish_reason"] == "length"
+        message = choice["message"]
+        whole = [call["function"]["arguments"] for call in message.get("tool_calls", [])]
+        deltas = [c["choices"][0]["delta"] for c in server.chat_stream(tools=[WEATHER], max_tokens=tokens)]
+        parts = [call["function"]["arguments"] for delta in deltas for call in delta.get("tool_calls", [])]
+        assert "".join(whole) == "".join(parts) == CALL[CALL.index('{"city') : tokens]
+        assert (message["content"] or "") == "".join(delta.get("content") or "" for delta in deltas) == ""
 
 
 @pytest.mark.parametrize("dialect", TEMPLATES)
