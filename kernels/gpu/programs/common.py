@@ -174,3 +174,23 @@ def store_activation_part(
         tl.store(natural + row * KP + e, v, mask=ok)
     if FORMATS & 8:
         _store_short(short + row * KP + e, v, ok, SHORT_SCALE)
+
+
+@triton.jit
+def sum_of_parts(
+    parts, shares, extra, extra_gate, m, e, ok, total, K, PART_STEP, ROW_STEP, PARTS: tl.constexpr,
+    HAS_SHARES: tl.constexpr, HAS_EXTRA: tl.constexpr, HAS_EXTRA_GATE: tl.constexpr,
+):
+    """`total` (zeros) + columns `e` of row m of PARTS partial results (of experts: weighted by `shares`) + extra."""
+    for p in range(PARTS):
+        part = tl.load(parts + m.to(tl.int64) * ROW_STEP + p * PART_STEP + e, mask=ok, other=0.0)
+        if HAS_SHARES:
+            share = tl.load(shares + m * PARTS + p)
+            part = tl.where(share == 0.0, 0.0, part * share)  # what has no share may hold anything
+        total += part
+    if HAS_EXTRA:
+        more = tl.load(extra + m * K + e, mask=ok, other=0.0)
+        if HAS_EXTRA_GATE:
+            more = more * sigmoid(tl.load(extra_gate + m))
+        total += more
+    return total

@@ -3,7 +3,7 @@
 import triton
 import triton.language as tl
 
-from .common import sigmoid, start_early, store_activation, wait_for_inputs
+from .common import start_early, store_activation, sum_of_parts, wait_for_inputs
 from .tiles import tile_weights
 
 NO_NORM = tl.constexpr(0)
@@ -117,18 +117,10 @@ def finish_rows(
     else:
         v = tl.load(residual + m * STEP + e, mask=ok, other=0.0)
     if PARTS:
-        new = tl.zeros([A, 16], tl.float32)
-        for p in range(PARTS):
-            part = tl.load(parts + m.to(tl.int64) * ROW_STEP + p * PART_STEP + e, mask=ok, other=0.0)
-            if HAS_SHARES:
-                share = tl.load(shares + m * PARTS + p)
-                part = tl.where(share == 0.0, 0.0, part * share)  # what has no share may hold anything
-            new += part
-        if HAS_EXTRA:
-            more = tl.load(extra + m * K + e, mask=ok, other=0.0)
-            if HAS_EXTRA_GATE:
-                more = more * sigmoid(tl.load(extra_gate + m))
-            new += more
+        new = sum_of_parts(
+            parts, shares, extra, extra_gate, m, e, ok, tl.zeros([A, 16], tl.float32), K, PART_STEP,
+            ROW_STEP, PARTS, HAS_SHARES, HAS_EXTRA, HAS_EXTRA_GATE,
+        )
         new = normalise(new, ok, post_gain, post_bias, e, post_eps, K, POST, POST_GAIN, POST_BIAS)
         v = v + factor * new
         tl.debug_barrier()  # threads may hold copies of an element: all must have read it before one writes

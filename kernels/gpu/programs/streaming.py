@@ -3,7 +3,7 @@
 import triton
 import triton.language as tl
 
-from .common import sigmoid
+from .common import sum_of_parts
 
 
 @triton.jit
@@ -58,18 +58,10 @@ def add_up(
     m = tl.program_id(0)
     e = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     ok = e < K
-    new = tl.zeros([BLOCK], tl.float32)
-    for p in range(PARTS):
-        part = tl.load(parts + m.to(tl.int64) * ROW_STEP + p * PART_STEP + e, mask=ok, other=0.0)
-        if HAS_SHARES:
-            share = tl.load(shares + m * PARTS + p)
-            part = tl.where(share == 0.0, 0.0, part * share)  # what has no share may hold anything
-        new += part
-    if HAS_EXTRA:
-        more = tl.load(extra + m * K + e, mask=ok, other=0.0)
-        if HAS_EXTRA_GATE:
-            more = more * sigmoid(tl.load(extra_gate + m))
-        new += more
+    new = sum_of_parts(
+        parts, shares, extra, extra_gate, m, e, ok, tl.zeros([BLOCK], tl.float32), K, PART_STEP,
+        ROW_STEP, PARTS, HAS_SHARES, HAS_EXTRA, HAS_EXTRA_GATE,
+    )
     if not FIRST:
         new += tl.load(total + m * K + e, mask=ok, other=0.0)
     tl.store(total + m * K + e, new, mask=ok)
