@@ -6,33 +6,14 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from commands import run
 
-from localllm.cli.main import COMMANDS, main
+from localllm.cli.main import COMMANDS
 
-
-def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
-    with pytest.raises(SystemExit) as ended:
-        main(arguments)
-    out, err = capsys.readouterr()
-    assert "Traceback" not in out + err
-    assert isinstance(ended.value.code, int)
-    return ended.value.code, out, err
-
-
-@pytest.fixture(autouse=True)
-def nothing_is_piped(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    with Path(os.devnull).open(encoding="utf-8") as nothing:
-        monkeypatch.setattr(sys, "stdin", nothing)
-        yield
-
-
-@pytest.fixture
-def tiny(data_folder: Path) -> str:
-    return str(data_folder / "models" / "llama_gqa_tied_f16.gguf")
+pytestmark = pytest.mark.usefixtures("nothing_is_piped")
 
 
 @pytest.mark.parametrize("command", list(COMMANDS))

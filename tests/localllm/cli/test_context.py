@@ -3,34 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
-import sys
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
+from commands import run
 
-from localllm.cli.main import main
-
-
-@pytest.fixture(autouse=True)
-def nothing_is_piped(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    with Path(os.devnull).open(encoding="utf-8") as nothing:
-        monkeypatch.setattr(sys, "stdin", nothing)
-        yield
-
-
-@pytest.fixture
-def tiny(data_folder: Path) -> str:
-    return str(data_folder / "models" / "llama_gqa_tied_f16.gguf")
-
-
-def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
-    with pytest.raises(SystemExit) as ended:
-        main(arguments)
-    out, err = capsys.readouterr()
-    assert isinstance(ended.value.code, int)
-    return ended.value.code, out, err
+pytestmark = pytest.mark.usefixtures("nothing_is_piped")
 
 
 def ask(capsys: pytest.CaptureFixture[str], tiny: str, flags: str) -> tuple[int, str, str]:

@@ -7,16 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-
-from localllm.cli.main import main
-
-
-def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
-    with pytest.raises(SystemExit) as ended:
-        main(arguments)
-    out, err = capsys.readouterr()
-    assert isinstance(ended.value.code, int)
-    return ended.value.code, out, err
+from commands import run
 
 
 def test_a_real_model_is_as_sparse_as_measured(
