@@ -52,6 +52,8 @@ def losses(arguments: argparse.Namespace, text: str, kv: str) -> Losses:
 
 def main() -> None:
     """Print a line for every type and policy."""
+    from localllm.losses import cost_of
+
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model")
     parser.add_argument("--kv", nargs="+", default=["f32", "q8", "q4"])
@@ -66,11 +68,10 @@ def main() -> None:
     print(f"f16  perplexity {math.exp(base.mean()):.4f}, {len(base)} tokens counted", flush=True)
     for kv in arguments.kv:
         own = losses(arguments, text, kv)
-        change = own - base
-        error = change.std(ddof=1) / math.sqrt(len(change))
+        cost = cost_of(own, base)
         print(
-            f"{kv:4} perplexity {math.exp(own.mean()):.4f} ({100 * math.expm1(change.mean()):+.3f}% +- "
-            f"{100 * error:.3f}%), mean size of a token's difference {np.abs(change).mean():.5f} nats",
+            f"{kv:4} perplexity {math.exp(own.mean()):.4f} ({cost.percent:+.3f}% +- {cost.error_percent:.3f}%), "
+            f"mean size of a token's difference {np.abs(own - base).mean():.5f} nats",
             flush=True,
         )
 
