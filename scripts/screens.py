@@ -27,9 +27,11 @@ class ShownBackend(ScriptedBackend):
     """A model as a person with a small card would have it."""
 
     def context(self) -> ContextState:
+        """A long chat with a full window."""
         return ContextState(8192, kept=3120, sunk=48, evicted=1536)
 
     def state(self) -> ModelState:
+        """A model that is half on the card."""
         return ModelState(
             "Qwen3 4B (qwen3), 36 layers, CUDA and CPU",
             (("gpu", 1_830_000_000), ("cpu", 667_000_000)),
@@ -53,6 +55,7 @@ class ShownModels(ScriptedModels):
         self.make = lambda name: ShownBackend(*self.pieces, name=name)
 
     def choices(self) -> list[ModelChoice]:
+        """The catalogue, with the model that is here first."""
         found = self._catalogue.choices()
         return [*(choice for choice in found if choice.name == "qwen3:4b"), *(c for c in found if c.name != "qwen3:4b")]
 

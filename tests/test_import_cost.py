@@ -48,7 +48,7 @@ def test_nothing_heavy_is_loaded_before_it_is_used(statement: str) -> None:
 
 
 def test_the_package_itself_does_not_even_load_numpy() -> None:
-    assert "numpy" not in loaded("import localllm")
+    assert "numpy" not in loaded("import localllm, localllm.errors, localllm.gguf_io")
 
 
 def test_help_does_not_load_the_engine() -> None:

@@ -46,9 +46,11 @@ class ModelName(click.ParamType[str]):
     name = "model"
 
     def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Any word: what it names is looked up when the command runs."""
         return value
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        """Names that begin so, and files."""
         found = [CompletionItem(name) for name in dict.fromkeys(_names()) if name.startswith(incomplete)]
         return [*found, CompletionItem(incomplete, type="file")]
 

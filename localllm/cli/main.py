@@ -47,9 +47,11 @@ class CommandTable(click.Group):
     """A group whose commands are imported when they are asked for, so that `--help` stays quick."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
+        """In the order of the table, which is that of a first hour."""
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import the command, or None."""
         if cmd_name not in COMMANDS:
             return None
         module, attribute = COMMANDS[cmd_name]

@@ -20,6 +20,7 @@ class Size(click.ParamType[int]):
     name = "size"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Bytes of a number with a unit."""
         if isinstance(value, int):
             return value
         match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmg]i?)?b?\s*", str(value), re.IGNORECASE)
@@ -34,6 +35,7 @@ class Text(click.ParamType[str]):
     name = "text"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """The words, read as UTF-8 where they came as bytes."""
         return str(value).encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 

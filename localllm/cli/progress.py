@@ -28,6 +28,7 @@ class LoadLine:
         self._shown = False
 
     def __call__(self, event: LoadProgress) -> None:
+        """Show an event, once half a second has gone by."""
         new = event.phase != self._phase
         self._phase = event.phase
         if time.monotonic() - self._started < PATIENCE and not self._verbose:

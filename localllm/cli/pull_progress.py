@@ -33,9 +33,11 @@ JSON_INTERVAL = 0.5
 class PullView(Protocol):
     """Shows the events of a pull; `close` leaves the terminal as it was."""
 
-    def __call__(self, event: PullEvent) -> None: ...
+    def __call__(self, event: PullEvent) -> None:
+        """Show an event, from the thread that pulls."""
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Nothing more will come; may be called twice."""
 
 
 def open_view(as_json: bool) -> PullView:
@@ -87,6 +89,7 @@ class JsonEvents:
         self._last = 0.0
 
     def __call__(self, event: PullEvent) -> None:
+        """Print it; of progress, two lines a second and the last one."""
         now = time.monotonic()
         whole = isinstance(event, FileProgress) and event.done_bytes == event.total_bytes
         if isinstance(event, FileProgress) and not whole and now - self._last < JSON_INTERVAL:
@@ -109,6 +112,7 @@ class PlainLines:
         self._first_bytes: int | None = None
 
     def __call__(self, event: PullEvent) -> None:
+        """Print it; of progress, a line every few seconds."""
         text = describe(event)
         if isinstance(event, FileProgress):
             now = time.monotonic()
@@ -144,6 +148,7 @@ class TerminalBars:
         self._tasks: dict[str, int] = {}
 
     def __call__(self, event: PullEvent) -> None:
+        """Move a bar, or print a line above the bars."""
         if isinstance(event, FileProgress):
             self._show(event)
             return

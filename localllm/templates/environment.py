@@ -139,6 +139,7 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
         return text
 
     def concat(self, parts: Iterable[str]) -> Text:
+        """Everything that a template wrote, paid for and joined."""
         return join(self._paid(parts))
 
     def join_values(self, values: Iterable[object]) -> Text:
@@ -156,6 +157,7 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
             yield part
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
+        """An operator of the template: strings keep their trusted parts, products are bounded."""
         if isinstance(left, str) and not hasattr(left, "__html__"):
             if operator == "+" and isinstance(right, str) and not hasattr(right, "__html__"):
                 self.budget.letters(len(left) + len(right))
@@ -180,6 +182,7 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
                 self.budget.check_weight(self.budget.weigh(many) * times)
 
     def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:
+        """A call by the template: counted, nested no deeper than the budget allows, its result paid for."""
         budget = __self.budget
         budget.step()
         budget.enter()
@@ -189,12 +192,14 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
             budget.leave()
 
     def getattr(self, obj: Any, attribute: str) -> Any:
+        """`value.name`: methods of strings are ours, the rest is what the sandbox allows."""
         if isinstance(obj, str):
             method = self.strings.method(attribute)
             return self.undefined(obj=obj, name=attribute) if method is None else functools.partial(method, obj)
         return super().getattr(obj, attribute)
 
     def getitem(self, obj: Any, argument: Any) -> Any:
+        """`value[argument]`, then `value.argument`; undefined where there is neither."""
         try:
             return obj[argument]
         except (TypeError, LookupError):
@@ -203,6 +208,7 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
         return self.undefined(obj=obj, name=argument)
 
     def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
+        """Only the attributes that are named for a type; Jinja's own objects as Jinja has it."""
         if isinstance(obj, _JINJA_TYPES):
             return super().is_safe_attribute(obj, attr, value)
         return attr in _ATTRIBUTES.get(type(obj), ())

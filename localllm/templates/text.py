@@ -20,6 +20,7 @@ class Text(str):
     trusted: Spans
 
     def __new__(cls, letters: str, trusted: Spans) -> Text:
+        """The letters, and which of them are trusted."""
         text = super().__new__(cls, letters)
         text.trusted = trusted
         return text

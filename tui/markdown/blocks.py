@@ -40,6 +40,7 @@ class Paragraph:
     styled: Styled
 
     def rows(self, width: int, numbering: Numbering) -> list[Row]:
+        """Its words, wrapped."""
         return wrap(self.styled, width)
 
 
@@ -51,6 +52,7 @@ class Heading:
     level: int
 
     def rows(self, width: int, numbering: Numbering) -> list[Row]:
+        """Its words, wrapped, in the style of its level."""
         text = self.styled.text
         style = "h1" if self.level == 1 else "h2" if self.level == 2 else "h3"
         return wrap(Styled(text, ((0, len(text), style), *self.styled.spans)), width)
@@ -61,6 +63,7 @@ class Rule:
     """A line across."""
 
     def rows(self, width: int, numbering: Numbering) -> list[Row]:
+        """One row."""
         size = max(1, min(width, 40))
         return [Row("─" * size, ((0, size, "rule"),), margin=size)]
 
@@ -72,6 +75,7 @@ class Code:
     code: CodeBlock
 
     def rows(self, width: int, numbering: Numbering) -> list[Row]:
+        """Its lines, numbered among the document's blocks of code."""
         numbering.codes.append(self.code)
         return self.code.rows(width, len(numbering.codes))
 
@@ -83,6 +87,7 @@ class Quote:
     children: list[Block]
 
     def rows(self, width: int, numbering: Numbering) -> list[Row]:
+        """Its blocks behind a bar, which is left away where there is no room."""
         inside = width - 2 if width > 2 * DEEPEST else width
         return [row.shifted("▎ " if inside < width else "", "quote") for row in stack(self.children, inside, numbering)]
 
@@ -108,6 +113,7 @@ class Items:
         self.start = None if self.start is None else number
 
     def rows(self, width: int, numbering: Numbering) -> list[Row]:
+        """Its items behind their bullets or numbers, which are left away where there is no room."""
         found: list[Row] = []
         marks = [self._mark(index) for index in range(len(self.items))]
         size = max((cells(mark) for mark in marks), default=0) if width > 2 * DEEPEST else 0
@@ -135,6 +141,7 @@ class Table:
     body: list[list[Styled]]
 
     def rows(self, width: int, numbering: Numbering) -> list[Row]:
+        """Columns as wide as fits; nothing where there is no header."""
         return table_rows(self.header, self.body, width) if self.header else []
 
 

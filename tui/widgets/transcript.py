@@ -123,6 +123,7 @@ class Transcript(ScrollView, can_focus=True):
             self._colours.pause()
 
     def watch_scroll_y(self, old_value: float, new_value: float) -> None:
+        """Follow the end again once it is reached, and not while somebody reads above it."""
         super().watch_scroll_y(old_value, new_value)
         if new_value >= self.max_scroll_y:
             self._follow = True

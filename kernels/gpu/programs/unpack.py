@@ -89,11 +89,13 @@ def load_unit(
 
 @triton.jit
 def low_half(word):
+    """The float16 in the lower 16 bits of a word, as float32."""
     return (word & 0xFFFF).to(tl.uint16).to(tl.float16, bitcast=True).to(tl.float32)
 
 
 @triton.jit
 def high_half(word):
+    """The float16 in the upper 16 bits of a word, as float32."""
     return ((word >> 16) & 0xFFFF).to(tl.uint16).to(tl.float16, bitcast=True).to(tl.float32)
 
 

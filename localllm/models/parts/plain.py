@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 class BlockReader(Protocol):
     """Reads the second block of layer `index`."""
 
-    def __call__(self, source: Source, index: int, hidden: int, norm: Norm) -> FeedForward | MixtureOfExperts: ...
+    def __call__(self, source: Source, index: int, hidden: int, norm: Norm) -> FeedForward | MixtureOfExperts:
+        """The block's weights, checked against the sizes of the layer."""
 
 
 def build_plain(
