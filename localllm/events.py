@@ -70,7 +70,8 @@ class Timings:
 class Finished:
     """The last event of every generation. `error` is the text for the user when `reason` is "error".
 
-    `error_kind`: too little memory or too few KV pages now, a request that can never work, or anything else.
+    `error_kind`: too little memory or too few KV pages now, a request that can never work, or anything else. `note`:
+    what a person who chats should know about the end, mostly nothing.
     """
 
     reason: FinishReason
@@ -79,6 +80,7 @@ class Finished:
     stop_text: str | None = None  # the stop string that matched
     error: str | None = None
     error_kind: ErrorKind | None = None
+    note: str | None = None
 
 
 Event = PromptProgress | TextDelta | Finished

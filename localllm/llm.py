@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
 
-from localllm.errors import LocalLLMError, RequestError
+from localllm.errors import RequestError
 from localllm.sampling import SamplingParameters, parameters_of
 
 from .completion import Completion, collect
@@ -105,7 +105,7 @@ class LLM:
                 selective=self._selective,
                 speculation=speculation,
             )
-            self._slides = engine_options.slides
+            self._slides, self._window = engine_options.slides, window
             engine_options.policy(self.spec)  # what cannot work is said before minutes are spent on the weights
             with ThreadPoolExecutor(1) as pool:  # the tokenizer is built while the weights are loaded
                 tokenizer = pool.submit(Tokenizer.from_gguf, self._file)
@@ -241,17 +241,9 @@ class LLM:
         template_options: Mapping[str, Any] | None = None,
     ) -> list[int]:
         """Token ids of a conversation, ready for the answer; text of messages never becomes a control token."""
-        from localllm.chat_template import check_variables, encode_chat
+        from .chat_encoding import conversation_ids
 
-        if not messages:
-            raise RequestError("there is no message to answer", parameter="messages")
-        begun = messages[-1] if messages[-1].get("role") == "assistant" else None
-        asked = messages if begun is None else messages[:-1]
-        options = check_variables(template_options or {})
-        ids = encode_chat(self.chat_template, self.tokenizer, asked, tools=tools, add_generation_prompt=True, **options)
-        if begun is not None:
-            ids += self.tokenizer.encode(str(begun.get("content") or ""), add_bos=False)
-        return ids
+        return conversation_ids(self.chat_template, self.tokenizer, messages, tools, template_options or {})
 
     def perplexity(self, text: str, context: int = 512, *, kv: KVType | None = None) -> float:
         """exp of the mean negative log-likelihood of the second half of each full chunk of `context` tokens.
@@ -332,7 +324,10 @@ class LLM:
     def describe(self) -> str:
         """One line for people about what is loaded and where it runs."""
         self._check_open()
-        return f"{self.spec.name} ({self.spec.architecture}), {self._executor.describe()}, context {self.context}"
+        room = f"context {self.context}{', sliding' if self._slides else ''}"
+        if self._window is not None:
+            room = f"window {self._window}"
+        return f"{self.spec.name} ({self.spec.architecture}), {self._executor.describe()}, {room}"
 
     def close(self) -> None:
         """Free the model; may be called twice."""
@@ -361,19 +356,9 @@ class LLM:
         tools: Sequence[Mapping[str, Any]] | None = None,
     ) -> int | None:
         """Tokens that a conversation shares with its system prompt alone, what a window keeps; None without one."""
-        from localllm.chat_template import encode_chat
+        from .chat_encoding import system_tokens
 
-        system = [message for message in messages[:1] if message.get("role") in ("system", "developer")]
-        if not system:
-            return None
-        try:
-            alone = encode_chat(self.chat_template, self.tokenizer, system, tools=tools, add_generation_prompt=False)
-        except LocalLLMError:
-            return 0  # some templates refuse a conversation without a question
-        shared = 0
-        while shared < min(len(ids), len(alone)) and ids[shared] == alone[shared]:
-            shared += 1
-        return shared
+        return system_tokens(self.chat_template, self.tokenizer, ids, messages, tools)
 
     def _check_ids(self, ids: Sequence[int]) -> None:
         self._check_open()

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from .llm import LLM
 
 
+LEAST_CHUNK = 3  # tokens: one that counts, in the second half, with one before it
+
+
 @dataclass(frozen=True, slots=True)
 class Cost:
     """What a change costs, in percent of perplexity, with the standard error of the mean over the tokens' pairs."""
@@ -49,8 +52,10 @@ def chunk_losses(llm: LLM, text: str, context: int, kv: KVType, capacity: int | 
     ids = llm.tokenizer.encode(text)
     if len(ids) < context:
         raise RequestError(f"the text has {len(ids)} tokens, fewer than one chunk of {context}", parameter="text")
-    if not 2 <= context <= llm.context:
-        raise RequestError(f"chunks must have 2 to {llm.context} tokens, not {context}", parameter="context")
+    if not LEAST_CHUNK <= context <= llm.context:
+        raise RequestError(
+            f"chunks must have {LEAST_CHUNK} to {llm.context} tokens, not {context}", parameter="context"
+        )
     losses = []
     with llm.executor() as executor:
         for start in range(0, len(ids) - context + 1, context):

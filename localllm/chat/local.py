@@ -7,7 +7,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from localllm.errors import LocalLLMError, RequestError
-from localllm.events import TextDelta
+from localllm.events import Finished, TextDelta
+from localllm.full_context import full_context
 from localllm.kernels.executor import LoadProgress
 
 from .backend import ContextState, ModelState
@@ -77,7 +78,21 @@ class LocalBackend:
             begun = self._written.ids_for(asked[:-1], str(asked[-1].get("content") or ""), self._llm.tokenizer)
         self._generation = self._llm.begin_chat(asked, begun=begun, **sampling)
         self._written = WrittenAnswer(asked if begun is None else asked[:-1], begun or ())
-        return _events(self._generation, self._written, "" if begun is not None else self._opening)
+        opening = "" if begun is not None else self._opening
+        return self._events(self._llm, self._generation, opening, sampling.get("max_tokens"))
+
+    def _events(self, llm: LLM, generation: Handle, opening: str, most: int | None) -> Generator[Event, None, None]:
+        written = self._written
+        try:
+            if opening:
+                yield TextDelta(opening)
+            for event in generation:
+                written.add(event)
+                if isinstance(event, Finished):
+                    event = replace(event, note=full_context(llm, event.reason, event.usage, most))
+                yield event
+        finally:
+            generation.cancel()
 
     def cancel(self) -> None:
         """End the present answer at the engine's next step."""
@@ -136,17 +151,6 @@ class LocalBackend:
             llm, self._llm, self._generation = self._llm, None, None
         if llm is not None:
             llm.close()
-
-
-def _events(generation: Handle, written: WrittenAnswer, opening: str) -> Generator[Event, None, None]:
-    try:
-        if opening:
-            yield TextDelta(opening)
-        for event in generation:
-            written.add(event)
-            yield event
-    finally:
-        generation.cancel()
 
 
 def _prepared(messages: Sequence[dict[str, Any]], opening: str) -> list[dict[str, Any]]:

@@ -50,7 +50,7 @@ class AnswerDelta:
 
 @dataclass(frozen=True, slots=True)
 class AnswerFinished:
-    """The answer is whole, or was cut: `reason` as in `Finished`; `error` is for the user."""
+    """The answer is whole, or was cut: `reason` as in `Finished`; `error` and `note` are for the user."""
 
     message: int
     reason: str
@@ -59,6 +59,7 @@ class AnswerFinished:
     prompt_tokens_per_second: float
     first_token_seconds: float
     error: str | None = None
+    note: str | None = None
 
 
 SessionEvent = PromptRead | AnswerDelta | AnswerFinished
@@ -168,6 +169,7 @@ class ChatSession:
                 figures={
                     "reason": result.reason,
                     "error": result.error,
+                    "note": result.note,
                     "model": self.backend.name,
                     "tokens": result.usage.completion_tokens,
                     "prompt_tokens": result.usage.prompt_tokens,
@@ -231,9 +233,10 @@ class _SaveTimer:
 
 
 def messages_for_model(chat: Conversation, line: Sequence[Message]) -> list[dict[str, Any]]:
-    """A line of turns as a backend wants it, the system prompt first."""
+    """A line of turns as a backend wants it, the system prompt first; without answers that failed before a word."""
     system = [{"role": "system", "content": chat.system}] if chat.system else []
-    return [*system, *({"role": message.role, "content": message.content} for message in line)]
+    turns = [{"role": turn.role, "content": turn.content} for turn in line if not turn.is_blank]
+    return [*system, *turns]
 
 
 def title_of(text: str) -> str:
@@ -254,4 +257,5 @@ def _figures(message: int, finished: Finished) -> AnswerFinished:
         prompt_tokens_per_second=read / timings.prompt_seconds if timings.prompt_seconds else 0.0,
         first_token_seconds=timings.first_token_seconds,
         error=finished.error,
+        note=finished.note,
     )

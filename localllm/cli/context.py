@@ -1,4 +1,4 @@
-"""Context, window and sinks on the command line: which go together, and what is said when the context is full."""
+"""Context, window and sinks on the command line: which go together."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import click
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from localllm.events import Usage
     from localllm.llm import LLM
 
 
@@ -60,20 +59,4 @@ def long_context(llm: LLM) -> str | None:
     return (
         f"warning: the context of {llm.context} tokens is more than the {trained} that the model was trained for; what "
         "it writes beyond them may make no sense"
-    )
-
-
-def full_context(llm: LLM, reason: str, usage: Usage, most: int | None) -> str | None:
-    """What to tell when an answer ended because the context is full, not because `most` tokens were asked for."""
-    from localllm.cache import LEAST_WINDOW
-
-    written, larger = usage.completion_tokens, min(2 * llm.context, llm.spec.context_length)
-    if reason != "length" or llm.slides or usage.prompt_tokens + written < llm.context or written == most:
-        return None
-    ways = [f"--context {larger} makes room for more"] if larger > llm.context else []
-    if llm.can_slide and llm.context >= LEAST_WINDOW:
-        ways.append("--context-policy window drops the oldest tokens and goes on")
-    return (
-        f"the context of {llm.context} tokens is full (prompt {usage.prompt_tokens}, answer {written}), so the answer "
-        f"ends here{'; ' if ways else ''}{', '.join(ways)}"
     )

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from localllm.errors import RequestError
+
 from .completion import ModelName
 from .loading import open_model
 from .options import load_options, split_options
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("model", type=ModelName())
 @click.option("--file", "-f", type=click.Path(exists=True, dir_okay=False), required=True, help="The text, UTF-8.")
-@click.option("--chunk", type=click.IntRange(2), default=512, show_default=True, help="Tokens of a chunk.")
+@click.option("--chunk", type=click.IntRange(3), default=512, show_default=True, help="Tokens of a chunk.")
 @click.option("--stream", is_flag=True, help="One long pass, token by token through the KV policy, instead of chunks.")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object.")
 @load_options
@@ -49,6 +51,8 @@ def perplexity(model: str, file: str, chunk: int, stream: bool, as_json: bool, *
     plain: npt.NDArray[np.floating] | None = None
     with open_model(model, load) as (llm, _):
         ids = llm.tokenizer.encode(text)
+        if stream and len(ids) < 2:
+            raise RequestError(f"the text has {tokens(len(ids))}, of which none follows another", parameter="text")
         own = llm.stream_nll(ids) if stream else llm.losses(text, chunk)
         lossy, quantised, rounds = llm.lossy, llm.kv_type in QUANTISED and not stream, _rounds(llm)
         changed = str(load.get("kv_policy", "this KV policy")) if lossy else llm.kv_type

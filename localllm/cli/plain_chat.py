@@ -42,8 +42,7 @@ class PlainChat:
                 import readline  # noqa: F401  # line editing and history of `input`
             self._note(f"model {visible_line(self._desk.model)}; /help for commands, {BLOCK} for several lines")
         try:
-            for message in self._desk.messages():
-                click.echo(f"{message.role}: {visible(message.content)}\n")
+            self._show()
             self._tell_missing()
             self._ready()
             while self._turn():
@@ -59,6 +58,12 @@ class PlainChat:
             progress.done()
         if note:
             self._note(visible_line(note))
+
+    def _show(self) -> None:
+        """What was said so far."""
+        for message in self._desk.messages():
+            if not message.is_blank:
+                click.echo(f"{message.role}: {visible(message.content)}\n")
 
     def _tell_missing(self) -> None:
         """Another model answers than the chat had; one that nobody asked for is not fetched for that."""
@@ -142,6 +147,8 @@ class PlainChat:
     def _finished(self, end: AnswerFinished) -> None:
         if end.error is not None:
             self._note(f"error: {visible(end.error)}")
+        if end.note is not None:
+            self._note(visible(end.note))
         if self._talks:
             self._note(f"[{end.usage.completion_tokens} tokens, {end.tokens_per_second:.1f} a second]")
 
@@ -201,8 +208,7 @@ class PlainChat:
         self._desk.open(int(number))
         self._tell_missing()
         self._ready()
-        for message in self._desk.messages():
-            click.echo(f"{message.role}: {visible(message.content)}\n")
+        self._show()
 
     def _edit(self, text: str) -> None:
         questions = [message for message in self._desk.messages() if message.role == "user"]

@@ -12,9 +12,9 @@ import click
 
 from localllm.errors import RequestError
 from localllm.events import Finished, PromptProgress, TextDelta
+from localllm.full_context import full_context
 
 from .completion import ModelName
-from .context import full_context
 from .loading import open_model
 from .options import Text, load_options, sampling_options, split_options
 from .tables import tokens

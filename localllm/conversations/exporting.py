@@ -23,6 +23,8 @@ def to_markdown(store: ConversationStore, conversation: int) -> str:
     if chat.system:
         parts += ["## System", chat.system]
     for message in store.path_to(chat.leaf):
+        if message.is_blank:
+            continue
         parts.append(f"## {_NAMES[message.role]}")
         if message.reasoning:
             parts.append(f"<details><summary>Thinking</summary>\n\n{message.reasoning.strip()}\n\n</details>")
@@ -31,11 +33,13 @@ def to_markdown(store: ConversationStore, conversation: int) -> str:
 
 
 def to_json(store: ConversationStore, conversation: int) -> str:
-    """The whole tree. `messages` is the current line as OpenAI clients write it, so that other programs can read on."""
+    """The whole tree. `messages` is the current line as OpenAI clients write it, so that other programs can read on:
+    answers that failed before a word stand in the tree alone."""
     chat = store.conversation(conversation)
     facts = asdict(chat)
     line: list[dict[str, Any]] = [{"role": "system", "content": chat.system}] if chat.system else []
-    line += [{"role": message.role, "content": message.content} for message in store.path_to(chat.leaf)]
+    told = [message for message in store.path_to(chat.leaf) if not message.is_blank]
+    line += [{"role": message.role, "content": message.content} for message in told]
     document = {
         "format": FORMAT,
         "version": VERSION,

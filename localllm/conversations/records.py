@@ -38,6 +38,11 @@ class Message:
     created: float = 0.0
     figures: dict[str, Any] = field(default_factory=dict)
 
+    @property
+    def is_blank(self) -> bool:
+        """Whether it is the place of an answer that never began: shown with its error, told to no model."""
+        return self.role == "assistant" and not (self.content or self.reasoning)
+
 
 @dataclass(frozen=True, slots=True)
 class SearchHit:

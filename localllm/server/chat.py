@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from .answers import Answer, collect, new_id, now, pieces, timings_object, usage_object
 from .body import read_object
-from .chat_plan import plan_chat
+from .chat_plan import plan_chat, unused_format
 from .decode import decode
 from .errors import bad_request
 from .failing import failure_of
@@ -69,6 +69,7 @@ async def chat_completions(request: Request) -> Response:
     service: Service = request.app.state.service
     body = await read_object(request, service.options.body)
     asked, warnings = decode(body, ChatRequest)
+    warnings += unused_format(asked)
     with_usage = check_stream(asked)
     client = request.client.host if request.client else ""
 

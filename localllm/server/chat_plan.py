@@ -129,6 +129,16 @@ def _chosen(asked: ChatRequest) -> tuple[list[FunctionDefinition], bool]:
     raise bad_request(message, "tool_choice", "invalid_value")
 
 
+def unused_format(asked: ChatRequest) -> list[str]:
+    """A warning where `tool_choice` leaves no text that `response_format` could shape."""
+    forced = asked.tool_choice == "required" or isinstance(asked.tool_choice, NamedTool)
+    if not forced or _schema(asked.response_format) is None:
+        return []
+    return [
+        "response_format was ignored: it shapes text, and tool_choice asks for a call, which follows its own schema"
+    ]
+
+
 def _at_most_one_call(asked: ChatRequest) -> bool:
     """A named function is called once, as OpenAI does."""
     return asked.parallel_tool_calls is False or isinstance(asked.tool_choice, NamedTool)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from .answers import Answer, collect, new_id, now, pieces
 from .body import read_object
 from .chat import submit_chat
+from .chat_plan import unused_format
 from .decode import decode
 from .failing import failure_of
 from .fields import ResponsesRequest
@@ -33,6 +34,7 @@ async def responses(request: Request) -> Response:
     body = await read_object(request, service.options.body)
     asked, warnings = decode(body, ResponsesRequest)
     chat, messages = as_chat(asked)
+    warnings += unused_format(chat)
     client = request.client.host if request.client else ""
 
     async def answer() -> Response:

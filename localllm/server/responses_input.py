@@ -27,6 +27,7 @@ def as_chat(asked: ResponsesRequest) -> tuple[ChatRequest, list[dict[str, Any]]]
         "top_p": asked.top_p,
         "seed": asked.seed,
         "parallel_tool_calls": asked.parallel_tool_calls,
+        "stream": asked.stream,
         "tools": [_tool(msgspec.to_builtins(tool)) for tool in asked.tools or ()] or None,
         "tool_choice": _choice(asked.tool_choice),
         "response_format": _format(asked),

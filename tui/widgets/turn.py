@@ -131,10 +131,11 @@ class Turn:
 
     def _footer(self, width: int) -> list[Row]:
         found: list[Row] = []
-        error = self.figures.get("error")
-        if self.role == "assistant" and isinstance(error, str):
-            text = f"✗ {visible(error)}"
-            found += [Row(""), *wrap(Styled(text, ((0, len(text), "error"),)), width)]
+        for figure, mark, style in (("error", "✗ ", "error"), ("note", "", "dim")):
+            told = self.figures.get(figure)
+            if self.role == "assistant" and isinstance(told, str):
+                text = f"{mark}{visible(told)}"
+                found += [Row(""), *wrap(Styled(text, ((0, len(text), style),)), width)]
         parts = self._facts() if self.role == "assistant" and not self.live else []
         buttons = self._buttons()
         if not parts and not buttons:

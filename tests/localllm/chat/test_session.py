@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,7 +11,7 @@ import pytest
 from scripted_chat import Gate, ScriptedBackend
 
 from localllm.chat import AnswerDelta, AnswerFinished, ChatSession, PromptRead
-from localllm.conversations import ConversationStore
+from localllm.conversations import ConversationStore, to_json, to_markdown
 from localllm.errors import ExecutionError, RequestError
 
 
@@ -80,6 +81,21 @@ def test_an_error_is_told_and_nothing_is_lost(store: ConversationStore) -> None:
     assert end.reason == "error"
     assert "out of luck" in (end.error or "")
     assert session.messages()[-1].content == "half "
+
+
+def test_an_answer_that_failed_before_a_word_is_told_to_no_model(store: ConversationStore) -> None:
+    backend = ScriptedBackend(ExecutionError("no luck"))
+    session = session_of(store, backend)
+    list(session.send("first"))
+    assert session.messages()[-1].figures["error"] == "no luck"  # the screen shows it
+    backend.pieces = ("yes",)
+    list(session.send("second"))
+    assert [message["content"] for message in backend.seen[-1]] == ["first", "second"]
+    assert "## Assistant\n\nyes" in to_markdown(store, session.conversation)
+    assert to_markdown(store, session.conversation).count("## Assistant") == 1
+    assert [m["content"] for m in json.loads(to_json(store, session.conversation))["messages"]] == [
+        *("first", "second", "yes")
+    ]
 
 
 def test_editing_and_asking_again_make_branches(store: ConversationStore) -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import json
+import sys
+from pathlib import Path
 
 import pytest
 from commands import run
@@ -25,10 +28,41 @@ def test_an_answer_that_fills_the_context_says_so(tiny: str, extra: str, capsys:
     assert ("--context-policy window" in line) == ("h2o" not in extra)
 
 
+@pytest.mark.parametrize(("policy", "times"), [("error", 1), ("window", 0)])
+def test_a_chat_whose_context_is_full_says_so(
+    tiny: str,
+    policy: str,
+    times: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    template = tmp_path / "template.jinja"
+    template.write_text("{% for message in messages %}{{ message.content }}{% endfor %}")
+    monkeypatch.setattr(sys, "stdin", io.StringIO("hello\n"))
+    flags = f"--chat-template {template} -c 64 -n 100 --ignore-eos --device cpu --context-policy {policy}"
+    code, _, err = run(capsys, "chat", tiny, "--plain", *flags.split())
+    assert code == 0
+    assert err.count("context of 64 tokens is full") == times
+
+
 @pytest.mark.parametrize("extra", ["-n 5 -c 64", "-n 100 -c 64 --context-policy window"])
 def test_an_answer_that_ends_otherwise_does_not(tiny: str, extra: str, capsys: pytest.CaptureFixture[str]) -> None:
     code, _, err = ask(capsys, tiny, extra)
     assert (code, "is full" in err) == (0, False)
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"), [("--chunk 2", "2 is not in the range"), ("--stream", "none follows another")]
+)
+def test_a_perplexity_of_nothing_is_refused(
+    tiny: str, flags: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = tmp_path / "text"
+    text.write_text("a")
+    code, out, err = run(capsys, "perplexity", tiny, "-f", str(text), "--device", "cpu", *flags.split())
+    assert (bool(code), out) == (True, "")
+    assert said in err
 
 
 def test_as_many_tokens_as_were_asked_for_are_no_full_context(tiny: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -72,7 +106,7 @@ def test_sinks_of_a_window_in_the_settings(
     monkeypatch.setenv("LOCALLLM_WINDOW", "96")
     code, _, err = ask(capsys, tiny, "-n 3 --sinks 8 -v")
     assert code == 0
-    assert "context 96" in err
+    assert "window 96" in err
 
 
 def test_a_context_above_the_trained_one_is_warned_of(tiny: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -147,6 +147,29 @@ def test_a_format_beside_tools_leaves_both_possible(serve: Serve) -> None:
     assert choice["finish_reason"] == "tool_calls"
 
 
+def test_a_format_beside_a_forced_call_is_said_to_be_ignored(serve: Serve) -> None:
+    server = serve(model={"template": QWEN, "context": 2048})
+    fields: dict[str, Any] = {"tools": [WEATHER], "response_format": {"type": "json_object"}, "max_tokens": 900}
+    reply = server.chat(tool_choice="required", parallel_tool_calls=False, **fields).json()
+    assert reply["choices"][0]["finish_reason"] == "tool_calls"
+    assert ["response_format was ignored" in warning for warning in reply["warnings"]] == [True]
+    server.model.executor.say("{}")
+    assert "warnings" not in server.chat(**fields).json()
+
+
+def test_streamed_arguments_of_responses_come_as_they_are_written(serve: Serve) -> None:
+    server = serve(model={"template": QWEN, "context": 2048})
+    tool = {"type": "function", **WEATHER["function"]}
+    more: list[dict[str, Any]] = [{}, {"parallel_tool_calls": False}]
+    for most in more:
+        server.model.executor.say(CALL)
+        body = {"model": "m", "input": "hi", "tools": [tool], "stream": True, **most}
+        events = [json.loads(data.partition("data: ")[2]) for data in server.stream("/v1/responses", body)]
+        deltas = [e["delta"] for e in events if e["type"] == "response.function_call_arguments.delta"]
+        assert len(deltas) > 10
+        assert json.loads("".join(deltas)) == {"city": "oslo", "days": 3}
+
+
 @pytest.mark.parametrize("template", [QWEN, CHATML])
 def test_the_way_back(serve: Serve, template: str) -> None:
     """Our own reply is taken back as it was, with the tool's result."""
