@@ -39,3 +39,18 @@ def test_nonsense_does_no_harm(stage: Callable[..., Stage], monkeypatch: pytest.
     s = stage("yes")
     s.models.opened[0].load_steps = [LoadProgress("opening")]
     s.run(steps, size=(60, 16))
+
+
+def test_messages_leave_room_for_the_chat(stage: Callable[..., Stage]) -> None:
+    """Two of three lines each, on a small terminal: with the free row above each no more than a third of it."""
+
+    async def steps(s: Stage) -> None:
+        for word in ("one", "two"):
+            s.app.tell(f"{word} " * 24, "error")
+        await s.until(lambda: "two" in s.text)
+        rows = [row for row in s.text.splitlines() if "one one" in row or "two two" in row]
+        first, last = (s.text.splitlines().index(row) for row in (rows[0], rows[-1]))
+        assert last - first <= 7
+        assert len(rows) == 6
+
+    stage("yes").run(steps, size=(80, 24))
