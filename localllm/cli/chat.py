@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +11,7 @@ from .completion import ModelName
 from .context import check_flags
 from .loading import LOAD_SETTINGS
 from .options import Text, load_options, sampling_options, split_options
+from .terminal import draws_boxes, has_screen
 
 if TYPE_CHECKING:
     from localllm.chat.models import ModelSource
@@ -31,11 +31,6 @@ def model_source(paths: Paths, settings: Settings, model: str | None, url: str |
     values = {name: getattr(settings, name) for name in LOAD_SETTINGS}
     keywords = {name: value for name, value in values.items() if value is not None}
     return LocalModels(Store(paths), keywords, default=settings.model)
-
-
-def has_screen() -> bool:
-    """Whether the app can draw: a terminal on both sides that understands more than lines."""
-    return sys.stdin.isatty() and sys.stdout.isatty() and os.environ.get("TERM", "") not in ("", "dumb")
 
 
 @click.command()
@@ -86,6 +81,9 @@ def chat(
         if plain or not has_screen():
             from .plain_chat import PlainChat
 
+            if not plain and sys.stdout.isatty() and not draws_boxes(sys.stdout):
+                note = f"this terminal's encoding ({sys.stdout.encoding}) cannot draw the screen: a chat in lines"
+                click.echo(note, err=True)
             PlainChat(desk).run()
         else:
             from localllm.tui.app import ChatApp

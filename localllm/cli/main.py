@@ -15,7 +15,7 @@ from localllm import __version__
 from localllm.errors import LocalLLMError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
 # command -> (module, attribute); the order is the order of `localllm --help`
 COMMANDS: dict[str, tuple[str, str]] = {
@@ -43,6 +43,18 @@ COMMANDS: dict[str, tuple[str, str]] = {
 DEFAULT_COMMAND = "chat"
 
 
+class _ReaderGoneError(Exception):
+    """Whoever read our output went away: no error to us, but one to click, which would end with 1."""
+
+
+@contextlib.contextmanager
+def _told_apart() -> Iterator[None]:
+    try:
+        yield
+    except BrokenPipeError as error:
+        raise _ReaderGoneError from error
+
+
 class CommandTable(click.Group):
     """A group whose commands are imported when they are asked for, so that `--help` stays quick."""
 
@@ -57,6 +69,16 @@ class CommandTable(click.Group):
         module, attribute = COMMANDS[cmd_name]
         command: click.Command = getattr(importlib.import_module(module), attribute)
         return command
+
+    def make_context(self, *arguments: Any, **more: Any) -> click.Context:
+        """As usual, where help is printed."""
+        with _told_apart():
+            return super().make_context(*arguments, **more)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """As usual, where commands run."""
+        with _told_apart():
+            return super().invoke(ctx)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -82,12 +104,15 @@ def cli(ctx: click.Context) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> Any:
     """Run the command line and exit: 0 fine, 1 the error was explained, 2 wrong usage, 130 interrupted."""
+    _open_what_is_closed()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
             stream.reconfigure(errors="replace")  # a terminal that lacks a letter shows ? in its place
     try:
         cli.main(args=None if arguments is None else list(arguments), prog_name="localllm", standalone_mode=False)
         sys.stdout.flush()
+    except _ReaderGoneError:
+        _give_up_output(BrokenPipeError())
     except click.exceptions.Abort:
         click.echo("\ninterrupted", err=True)
         sys.exit(130)
@@ -108,6 +133,13 @@ def main(arguments: Sequence[str] | None = None) -> Any:
     except OSError as error:
         _give_up_output(error)
     sys.exit(0)
+
+
+def _open_what_is_closed() -> None:
+    """A shell may start us without standard streams (`>&-`): Python then has None in their place."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), mode, encoding="utf-8"))
 
 
 def _give_up_output(error: OSError) -> None:

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from .terminal import rewrites_lines
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -22,7 +24,7 @@ class LoadLine:
 
     def __init__(self, verbose: bool) -> None:
         self._started = time.monotonic()
-        self._terminal = sys.stderr.isatty()
+        self._terminal = rewrites_lines(sys.stderr)
         self._verbose = verbose
         self._phase = ""
         self._shown = False

@@ -23,6 +23,8 @@ from localllm.store.events import (
 )
 from localllm.store.text import format_bytes, format_seconds, printable
 
+from .terminal import rewrites_lines
+
 if TYPE_CHECKING:
     from rich.progress import Progress
 
@@ -44,7 +46,7 @@ def open_view(as_json: bool) -> PullView:
     """The view that fits the output."""
     if as_json:
         return JsonEvents()
-    return TerminalBars() if sys.stderr.isatty() else PlainLines()
+    return TerminalBars() if rewrites_lines(sys.stderr) else PlainLines()
 
 
 def describe(event: PullEvent) -> str | None:

@@ -49,7 +49,10 @@ def _decode(data: bytes, origin: str) -> str:
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise RequestError(f"{origin} is not UTF-8 text (byte {error.start})") from error
+        raise RequestError(
+            f"{origin} is not UTF-8 text (byte {error.start})",
+            hint="convert it first, such as with: iconv -f ISO-8859-1 -t UTF-8 FILE",
+        ) from error
 
 
 def write_stream(events: Iterable[Event]) -> tuple[str, Finished | None, PromptProgress | None]:
