@@ -7,13 +7,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
-from random_models import SHAPES, Shape, random_model
+from random_models import SHAPES, RandomWeights, Shape, random_model
 
 from localllm.gguf_io import QuantType, Tensor
 from localllm.kernels.spec import Activation, Attention, FeedForward, Gating, Linear, MixtureOfExperts, ModelSpec
 
 DENSITY, HOT, HOT_SHARE = 0.12, 0.26, 0.63
 SKEW = 1.5
+DEVIATION = 0.02 * 10 * 4.18  # of what a gate of random weights gives for a normed row
 Floats = npt.NDArray[np.float64]
 
 
@@ -44,21 +45,29 @@ def rates(neurons: int) -> Floats:
     return best[1]
 
 
-def sparse_model(spec: ModelSpec) -> ModelSpec:
-    """The same with ReLU gates that seldom fire, hot neurons first."""
+def sparse_model(spec: ModelSpec, *, mixed: bool = False) -> ModelSpec:
+    """The same with ReLU gates that seldom fire, hot neurons first, or (`mixed`) anywhere, as files have them."""
     inner = spec.layers[0].feed_forward.up.weight.rows
-    normal = statistics.NormalDist()
-    deviation = 0.02 * 10 * 4.18
-    bias = np.array([normal.inv_cdf(min(max(rate, 1e-6), 0.999)) for rate in rates(inner)]) * deviation
-    tensor = Tensor("bias", QuantType.F32, (inner,), bias.astype(np.float32).view(np.uint8))
+    normal, rng = statistics.NormalDist(), np.random.default_rng(4)
+    bias = np.array([normal.inv_cdf(min(max(rate, 1e-6), 0.999)) for rate in rates(inner)]) * DEVIATION
     layers = []
     for layer in spec.layers:
         block = layer.feed_forward
         assert isinstance(block, FeedForward)
         assert block.gate is not None
-        gate = Linear(block.gate.weight, tensor)
+        own = (rng.permutation(bias) if mixed else bias).astype(np.float32)
+        gate = Linear(block.gate.weight, Tensor("bias", QuantType.F32, (inner,), own.view(np.uint8)))
         layers.append(replace(layer, feed_forward=replace(block, gate=gate, activation=Activation.RELU)))
     return replace(spec, layers=tuple(layers))
+
+
+def rates_of(block: FeedForward | MixtureOfExperts) -> Floats:
+    """How often the neurons of a block of a sparse model fire, from the biases that make them."""
+    assert isinstance(block, FeedForward)
+    assert block.gate is not None
+    assert block.gate.bias is not None
+    normal = statistics.NormalDist()
+    return np.array([normal.cdf(float(bias) / DEVIATION) for bias in block.gate.bias.data.view(np.float32)])
 
 
 def matrices(spec: ModelSpec, layer: int) -> list[Tensor]:
@@ -69,39 +78,23 @@ def matrices(spec: ModelSpec, layer: int) -> list[Tensor]:
     return [linear.weight for linear in linears if linear is not None]
 
 
-def centred(spec: ModelSpec) -> ModelSpec:
-    """The same with nibbles 1 to 15, whose mean is zero: else every product would have one common part."""
-    tensors = [spec.embed.table, spec.head.linear.weight, *matrices(spec, 0)]  # all layers share their bytes
-    for data in {id(tensor.data): tensor.data for tensor in tensors}.values():
-        without_eighths(data.reshape(len(data), -1, 18)[..., 2:])
-    return spec
-
-
-def without_eighths(nibbles: npt.NDArray[np.uint8]) -> None:
-    """Nibbles of 0, which stand for -8, become 8, which stand for 0."""
-    nibbles[(nibbles & 15) == 0] |= 8
-    nibbles[(nibbles >> 4) == 0] |= 128
-
-
 def dense_model(sizes: Sizes, layers: int | None = None) -> ModelSpec:
     """A 7B shape in Q4_0."""
-    return centred(random_model(sizes.dense, "q4_0", layers))
+    return random_model(sizes.dense, "q4_0", layers, centred=True)
 
 
 def mixture_model(sizes: Sizes, layers: int | None = None) -> ModelSpec:
     """The shape of a 30B model with 128 experts of which 8 are chosen; biases of the router skew the choice."""
     shape, count = sizes.mixture, sizes.experts
-    spec = centred(random_model(shape, "q4_0", layers))
-    rng, kind = np.random.default_rng(2), QuantType.Q4_0
+    spec = random_model(shape, "q4_0", layers, centred=True)
+    rng, kind, weights = np.random.default_rng(2), QuantType.Q4_0, RandomWeights(2, centred=True)
 
     def stack(rows: int, columns: int) -> Tensor:
-        data = rng.integers(0, 256, (count, rows, columns // 32, 18), dtype=np.uint8)
-        without_eighths(data[..., 2:])
-        data[..., :2] = np.full(1, 0.2 / columns**0.5, np.float16).view(np.uint8)
+        data = weights.blocks(kind, count * rows, columns)
         return Tensor("experts", kind, (count, rows, columns), data.reshape(count, rows, -1))
 
     hidden, inner = shape.hidden, shape.inner
-    gate, up, down = Linear(stack(inner, hidden)), Linear(stack(inner, hidden)), Linear(stack(hidden, inner))
+    stacks = stack(inner, hidden), stack(inner, hidden), stack(hidden, inner)
     made = []
     for layer in spec.layers:
         router = (rng.standard_normal((count, hidden)) * hidden**-0.5).astype(np.float32)
@@ -110,6 +103,7 @@ def mixture_model(sizes: Sizes, layers: int | None = None) -> ModelSpec:
             Tensor("router", QuantType.F32, router.shape, router.view(np.uint8)),
             Tensor("bias", QuantType.F32, (count,), popular.view(np.uint8)),
         )
+        gate, up, down = (Linear(replace(tensor, name="experts")) for tensor in stacks)  # of every layer its own
         block = MixtureOfExperts(
             layer.feed_forward.norm,
             linear,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
+import numpy.typing as npt
 
 from localllm.gguf_io import QuantType, Tensor
 from localllm.kernels.spec import Activation, Attention, Embed, FeedForward, Head, Layer, Linear, ModelSpec, Norm, Rope
@@ -29,9 +30,13 @@ SHAPES = {
 
 
 class RandomWeights:
-    """Tensors of random blocks with sane scales; equal shapes share their bytes on the host."""
+    """Tensors of random blocks with sane scales; equal shapes share their bytes on the host.
 
-    def __init__(self, seed: int) -> None:
+    `centred`: nibbles of Q4_0 are 1 to 15, whose mean is zero; else every product has one common part.
+    """
+
+    def __init__(self, seed: int, *, centred: bool = False) -> None:
+        self._centred = centred
         self._rng = np.random.default_rng(seed)
         self._known: dict[tuple[QuantType, int, int], Tensor] = {}
 
@@ -39,19 +44,32 @@ class RandomWeights:
         """A new tensor over shared bytes."""
         key = (kind, rows, columns)
         if key not in self._known:
-            blocks = columns // kind.block_size
-            data = self._rng.integers(0, 256, (rows, blocks, kind.type_size), dtype=np.uint8)
-            scale = np.float16(0.02 / columns**0.5)
-            for offset, factor in _HALVES[kind]:
-                data[..., offset : offset + 2] = np.full(1, scale * np.float16(factor), np.float16).view(np.uint8)
-            self._known[key] = Tensor("random", kind, (rows, columns), data.reshape(rows, -1))
+            self._known[key] = Tensor("random", kind, (rows, columns), self.blocks(kind, rows, columns))
         return replace(self._known[key], name="random")
+
+    def blocks(self, kind: QuantType, rows: int, columns: int) -> npt.NDArray[np.uint8]:
+        """Bytes [rows, bytes of a row]: a pool of random blocks, again and again, so that no two rows are alike."""
+        count = rows * columns // kind.block_size
+        pool = self._rng.integers(0, 256, (min(count, _POOL), kind.type_size), dtype=np.uint8)
+        scale = np.float16(0.02 / columns**0.5)
+        for offset, factor in _HALVES[kind]:
+            pool[:, offset : offset + 2] = np.full(1, scale * np.float16(factor), np.float16).view(np.uint8)
+        if self._centred and kind is QuantType.Q4_0:
+            _without_eighths(pool[:, 2:])
+        return np.resize(pool, (rows, columns // kind.block_size * kind.type_size))
 
     def linear(self, kind: QuantType, rows: int, columns: int) -> Linear:
         """A product without bias."""
         return Linear(self.matrix(kind, rows, columns))
 
 
+def _without_eighths(nibbles: npt.NDArray[np.uint8]) -> None:
+    """Nibbles of 0, which stand for -8, become 8, which stand for 0."""
+    nibbles |= ((nibbles & 15) == 0).astype(np.uint8) << 3
+    nibbles |= ((nibbles >> 4) == 0).astype(np.uint8) << 7
+
+
+_POOL = 262139  # blocks, a prime: rows begin elsewhere in it each time
 _HALVES = {
     QuantType.Q4_0: [(0, 10)],
     QuantType.Q4_1: [(0, 10), (2, -75)],
@@ -61,9 +79,9 @@ _HALVES = {
 }
 
 
-def random_model(shape: Shape, recipe: str, layers: int | None = None) -> ModelSpec:
+def random_model(shape: Shape, recipe: str, layers: int | None = None, *, centred: bool = False) -> ModelSpec:
     """A Llama of this shape; recipes q4_0, q4_1, q8_0 and q4_k_m (some matrices in Q6_K, as files of that name)."""
-    weights = RandomWeights(1)
+    weights = RandomWeights(1, centred=centred)
     count = layers or shape.layers
     main = QuantType.Q4_K if recipe == "q4_k_m" else QuantType[recipe.upper()]
     ones = np.ones(shape.hidden, np.float32).view(np.uint8)

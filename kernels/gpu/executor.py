@@ -121,9 +121,9 @@ class GpuExecutor:
             memory = WeightMemory(self.gpu, self._arena, options.progress)
             self._model: GpuModel = ModelBuilder(self.spec, memory, self._splits).build()
             blocks = () if stream is None else stream.blocks
-            space = make_workspace(self.gpu, self._model, self._vectors, self.max_rows, self._short, blocks)
-            if stream is not None:
+            if stream is not None:  # before the workspace, so that what packing needs for a moment has its room
                 self.streamed = StreamedWeights(self.gpu, self.spec, self._splits, self._model, stream)
+            space = make_workspace(self.gpu, self._model, self._vectors, self.max_rows, self._short, blocks)
             words = landing_words(self.gpu, self.spec, self._splits) if self._moving else 0
             if words:
                 self.moves = ExpertMoves(self.gpu, self.spec, words, self._model, self.streamed)

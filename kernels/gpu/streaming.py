@@ -116,6 +116,7 @@ class StreamedWeights:
             start, split, half = len(self.pieces), splits[layer], model.layers[layer].feed_forward
             for piece in pieces:
                 slot = self._slots[len(self.pieces) % SLOTS]
+                slot.zero_()  # padding of a piece of another shape
                 memory = WeightMemory(gpu, slot)
                 block = _build(ModelBuilder(spec, memory), piece.block)
                 host = torch.empty(memory.words, dtype=torch.int32, pin_memory=not gpu.interpreted)

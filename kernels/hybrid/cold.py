@@ -88,14 +88,20 @@ class ColdHalf:
         self._compiler.compile_all(list(sources.values()), options.progress)
         self._tables = {single: build_table(table, self._compiler.compile) for single, table in operations.items()}
 
-    def run(self, rows: int, number: int) -> None:
-        """Compute the half of step `number`, of `rows` rows; returns when all sums are there, or a half failed."""
+    def run(self, rows: int, number: int, *, spare: bool = False) -> None:
+        """Compute the half of step `number`, of `rows` rows; returns when all sums are there, or a half failed.
+
+        `spare`: one core is left to another thread, since whoever shared it would hold up all others in every layer.
+        """
         single, words = rows == 1, self._team.words
         table = self._tables[single]
         words[Word.OPERATIONS], words[Word.OPERATION_COUNT] = table.ctypes.data, len(table)
         words[Word.ROWS], words[Word.STEP_NUMBER] = rows, number
         governor = self._governors[single]
         threads = governor.choose()
+        if spare and threads == self.threads > 1:
+            self._team.run(threads - 1)
+            return
         began = time.perf_counter()
         self._team.run(threads)
         governor.record((time.perf_counter() - began) / rows)

@@ -90,7 +90,8 @@ class HybridExecutor:
         self._alone = alone
         try:
             if self._cold is not None and not alone:
-                self._cold.run(len(step.tokens), self._number)
+                spare = self.swapper is not None and self.swapper.preparing
+                self._cold.run(len(step.tokens), self._number, spare=spare)
         finally:
             output = self._device.finish()
         self._seconds = time.perf_counter() - began

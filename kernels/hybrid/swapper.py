@@ -60,6 +60,11 @@ class Swapper:
             return None
         return self._go_on()
 
+    @property
+    def preparing(self) -> bool:
+        """Whether the worker is at work, and wants a core."""
+        return self._preparing is not None and not self._preparing.done()
+
     def begin(self, swap: Swap | None) -> None:
         """Prepare a swap."""
         if swap is not None and self._swap is None:

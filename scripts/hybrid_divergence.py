@@ -1,0 +1,69 @@
+"""How far a real model split over card and CPU is from float32, beside both executors by themselves."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from localllm.gguf_io import open_gguf
+from localllm.kernels.cpu.executor import CpuExecutor
+from localllm.kernels.executor import ExecutorOptions
+from localllm.kernels.gpu.executor import GpuExecutor
+from localllm.kernels.hybrid.executor import HybridExecutor
+from localllm.kernels.hybrid.gpu_device import GpuDevice
+from localllm.kernels.hybrid.placement import uniform_placement
+from localllm.kernels.reference import ReferenceExecutor
+from localllm.kernels.single_sequence import logits_of
+from localllm.models import load_spec
+from localllm.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import numpy.typing as npt
+
+    from localllm.kernels.executor import Executor
+
+TEXT = (
+    "The history of the lighthouse begins long before electricity. Fires were lit on hills so that sailors could find "
+    "the harbour at night, and later towers were built of stone. In the eighteenth century lamps with reflectors "
+    "replaced open fires; in the nineteenth, the Fresnel lens made a small flame visible for thirty kilometres. "
+    "Keepers lived in the towers, trimmed the wicks and wound the clockwork. Most lights are automatic today, and "
+    "many have become museums. A few are still kept by volunteers, who climb the stairs every evening, polish the "
+    "brass and tell visitors how a single lamp once guided whole fleets past the rocks."
+)
+
+
+def divergence(say: Callable[..., None], path: str, threads: int | None, most: int) -> None:
+    """Rows of `say` for a model: over `most` tokens, prompt steps of 32 rows and then tokens one by one."""
+    with open_gguf(Path(path)) as file:
+        spec, options = load_spec(file), ExecutorOptions(max_rows=32, threads=threads)
+        tokens = np.array(Tokenizer.from_gguf(file).encode(TEXT)[:most])
+        reference = _log(logits_of(ReferenceExecutor(spec, options), tokens))
+
+        def halved(share: float) -> HybridExecutor:
+            return HybridExecutor(spec, uniform_placement(spec, share), GpuDevice, options)
+
+        kinds: dict[str, Callable[[], Executor]] = {
+            "CPU": lambda: CpuExecutor(spec, options),
+            "card": lambda: GpuExecutor(spec, options),
+            "a quarter on the card": lambda: halved(0.25),
+            "half on the card": lambda: halved(0.5),
+        }
+        for rows in (1, 32):
+            for name, make in kinds.items():
+                executor = make()
+                found = _log(logits_of(executor, tokens, kv_type="f16", chunk=rows))
+                executor.close()
+                loss = float((np.exp(reference) * (reference - found)).sum(1).mean())
+                agree = float((found.argmax(1) == reference.argmax(1)).mean())
+                what = f"KL, {Path(path).name[:20]}, {rows} rows, {name}"
+                say(what, f"{loss:.5f} nats", f"top-1 {agree:.1%} of {len(tokens)}", loss=loss, agree=agree)
+
+
+def _log(logits: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
+    shifted = logits.astype(np.float64) - logits.max(axis=1, keepdims=True)
+    found: npt.NDArray[np.float64] = shifted - np.log(np.exp(shifted).sum(1, keepdims=True))
+    return found

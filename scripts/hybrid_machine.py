@@ -1,0 +1,108 @@
+"""The machine of the hybrid benchmark: how fast it moves bytes, and whether a model keeps to a budget of its card."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from localllm.benchmark import measure_memory_bandwidth
+from localllm.kernels.gpu.device import open_gpu, short_type
+from localllm.kernels.gpu.kv_pools import cache_bytes
+from localllm.kernels.gpu.planning import plan_memory
+from localllm.kernels.gpu.vector_products import VectorProducts
+from localllm.kernels.hybrid.opening import open_hybrid
+from localllm.kernels.kv_layout import KVLayout
+from localllm.kernels.single_sequence import pages_for, simple_step
+from localllm.placement.machine import BARRIER, CPU_EFFICIENCY, CPU_MULTIPLICATIONS, GPU_EFFICIENCY, Machine
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from localllm.kernels.executor import ExecutorOptions
+    from localllm.kernels.spec import ModelSpec
+
+ROUNDING = 4096  # bytes: what the card's allocator rounds small buffers up to, all together
+
+
+def measure(say: Callable[..., None], threads: int, *, quick: bool) -> Machine:
+    """This machine as the cost model wants it, with the bandwidths of the card and of its link measured too."""
+    bandwidth = measure_memory_bandwidth(threads, repetitions=1 if quick else 3)
+    card, link = (1e12, 1e10) if quick else (_card_bandwidth(), _link_bandwidth())
+    rates = f"card {card / 1e9:.0f} GB/s, link {link / 1e9:.1f} GB/s"
+    say(f"bandwidth, {threads} threads", f"{bandwidth / 1e9:.1f} GB/s", rates, cpu=bandwidth, card=card, link=link)
+    return Machine(
+        cpu_bandwidth=bandwidth * CPU_EFFICIENCY,
+        cpu_multiplications=CPU_MULTIPLICATIONS * threads,
+        cpu_bytes=1 << 37,
+        gpu_bandwidth=card * GPU_EFFICIENCY,
+        link_bandwidth=link,
+        barrier=BARRIER * threads,
+    )
+
+
+def _card_bandwidth() -> float:
+    """Bytes a second that the card reads and writes."""
+    source = torch.ones(1 << 28, dtype=torch.float32, device="cuda")
+    target = torch.empty_like(source)
+    return 2 * source.nbytes / _timed(lambda: target.copy_(source))
+
+
+def _link_bandwidth() -> float:
+    """Bytes a second from page-locked memory to the card."""
+    source = torch.ones(1 << 26, dtype=torch.float32, pin_memory=True)
+    target = torch.empty(1 << 26, dtype=torch.float32, device="cuda")
+    return source.nbytes / _timed(lambda: target.copy_(source, non_blocking=True))
+
+
+def _timed(run: Callable[[], object]) -> float:
+    samples = []
+    for _ in range(4):
+        start, stop = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        start.record()
+        run()
+        stop.record()
+        stop.synchronize()
+        samples.append(float(start.elapsed_time(stop)) / 1e3)
+    return min(samples)
+
+
+def try_budgets(
+    say: Callable[..., None], name: str, spec: ModelSpec, options: ExecutorOptions, context: int, steps: int
+) -> None:
+    """Rows of `say`: budgets from nothing to the whole model, what each run takes of the card, and on what it runs."""
+    gpu, layout = open_gpu(), KVLayout.of(spec)
+    pages = pages_for(layout, context + 16)
+    given = replace(options, kv_pages=pages, main_memory=1 << 36)
+    vectors, short = VectorProducts(gpu, gpu.arithmetic), short_type(gpu)
+    full = plan_memory(spec, gpu, vectors, given.max_rows, short)[0].total + cache_bytes(layout, given)
+    worst, wrong, most = -(1 << 62), 0, -(1 << 62)
+    for index in range(steps):
+        budget = full * index // max(1, steps - 1)
+        used, peak, kind = _within(spec, replace(given, vram=budget), pages)
+        worst, most = max(worst, used - budget), max(most, peak - budget)
+        wrong += used > budget
+        if index % 5 == 0 or used > budget or peak > budget + ROUNDING:
+            size = f"{used / 1e6:.1f} MB used, at most {peak / 1e6:.1f} MB"
+            say(f"budgets, {name}: {budget / 1e6:.1f} MB", kind, size, budget=budget, used=used, peak=peak)
+    result = f"nearest {worst} bytes; while loading {most}"
+    say(f"budgets, {name}: {steps} from 0 to {full / 1e6:.0f} MB", f"{wrong} too large", result, worst=worst, most=most)
+
+
+def _within(spec: ModelSpec, options: ExecutorOptions, pages: tuple[int, ...]) -> tuple[int, int, str]:
+    """What a model takes of the card, what it took at most while it was loaded and run, and what it runs on."""
+    torch.cuda.empty_cache()
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    made = open_hybrid(spec, options)
+    made.allocate_kv(pages, "f16", (0,) * len(made.layout.groups))
+    made.forward(simple_step(made.layout, np.arange(9, dtype=np.int32) % 8))
+    made.forward(simple_step(made.layout, np.array([7], np.int32), 9))
+    memory = made.memory()
+    used = sum(part.get("cuda", 0) for part in (memory.weights, memory.kv, memory.workspace))
+    peak = torch.cuda.max_memory_allocated() - before
+    kind = type(made).__name__
+    made.close()
+    return used, peak, kind
