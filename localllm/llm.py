@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
+    from localllm.cache import ContextPolicy
     from localllm.chat_template import ChatTemplate
     from localllm.engine import Engine, Generation
     from localllm.events import Event
@@ -56,7 +57,7 @@ class LLM:
         kv_policy: str | None = None,
         window: int | None = None,
         sinks: int | None = None,
-        context_policy: Literal["error", "window"] = "error",
+        context_policy: ContextPolicy = "error",
         mode: Mode | None = None,
         speculate: str = "auto",
         parallel: int = 1,

@@ -152,7 +152,8 @@ class KernelCompiler:
         return symbol in self._kernels or (path is not None and path.exists())
 
     def _give_up_disk(self, error: OSError) -> None:
-        _log.warning("kernels cannot be kept in %s (%s); they are compiled again at every start", self.directory, error)
+        why = error.strerror or error
+        _log.warning("kernels cannot be kept in %s (%s); they are compiled again at every start", self.directory, why)
         self.directory = None
 
     def _load(self, source: KernelSource, symbol: str) -> Kernel | None:

@@ -114,7 +114,7 @@ class TileCache:
             if self._make_room(len(memory)):
                 self._write(memory, progress)
         except OSError as error:
-            _log.warning("repacked weights cannot be kept in %s (%s)", self.path.parent, error)
+            _log.warning("repacked weights cannot be kept in %s (%s)", self.path.parent, error.strerror or error)
 
     def _write(self, memory: Bytes, progress: Callable[[LoadProgress], None] | None) -> None:
         handle, temporary = tempfile.mkstemp(dir=self.path.parent, prefix=".", suffix=".tmp")

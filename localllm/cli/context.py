@@ -28,7 +28,7 @@ def check_flags(flags: Mapping[str, Any], *, slides: bool = False) -> None:
             f"a window of {window} tokens is larger than the context of {context}; use --window {context} or less, or "
             f"--context {window} or more"
         )
-    ends = policy == "error" or not (slides or policy == "window")
+    ends = policy == "error" or (policy is None and not slides)
     if flags.get("sinks") is not None and window is None and ends and not _slides_by_settings(policy):
         raise click.UsageError(
             "--sinks says which tokens a sliding window keeps, and there is no window; give --window TOKENS or "
@@ -40,7 +40,7 @@ def _slides_by_settings(policy: str | None) -> bool:
     from localllm.settings import Settings
 
     settings = Settings.load({})
-    return policy is None and (settings.window is not None or settings.context_policy == "window")
+    return policy is None and (settings.window is not None or settings.context_policy not in (None, "error"))
 
 
 def with_room(keywords: dict[str, Any]) -> dict[str, Any]:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, slots=True)
 class EngineOptions:
     """`context` in tokens, prompt and answer together. A `window` (tokens, `sinks` included) slides instead of ending;
-    `context_policy` "window" without one slides over the whole context. `sinks` None: each request's system prompt.
+    another `context_policy` than "error" without one slides over the whole context. `sinks` None: each request's own.
 
     `parallel`: sequences that run at the same time; more wait. `most_tokens` ends an answer for which no limit was
     asked. `pool` replaces the planned page pools (tests). `prefix_cache` False computes every prompt anew.
@@ -50,7 +50,7 @@ class EngineOptions:
     @property
     def slides(self) -> bool:
         """Whether old tokens are dropped when the context is full."""
-        return self.window is not None or self.context_policy == "window"
+        return self.window is not None or self.context_policy != "error"
 
     def pages(self, spec: ModelSpec, step_rows: int) -> tuple[int, ...]:
         """How many pages the cache of an engine asks for, by cache group, when steps have at most that many rows."""
@@ -92,4 +92,5 @@ class EngineOptions:
             raise ConfigurationError(
                 f"{name} {window} tokens is more than the {spec.context_length} that the model was trained for"
             )
-        return POLICIES["window"](window, self.sinks)
+        chosen: ContextPolicy = "window" if self.context_policy == "error" else self.context_policy
+        return POLICIES[chosen](window, self.sinks)

@@ -10,15 +10,20 @@ from typing import TYPE_CHECKING, Any
 from localllm.sampling import SamplingParameters
 
 from .errors import bad_request
+from .fields import Sampling
 
 if TYPE_CHECKING:
-    from .fields import ChatRequest, CompletionRequest, Sampling
+    from .fields import ChatRequest, CompletionRequest
     from .served import ServedModel
 
 DEFAULT_TEMPERATURE = 1.0  # OpenAI's
 _ELSEWHERE = frozenset(("logprobs", "stop", "seed", "logit_bias", "max_tokens", "top_k", "temperature"))
 _ADVISED = frozenset(item.name for item in fields(SamplingParameters)) - _ELSEWHERE | {"temperature", "top_k"}
-_SAME = tuple(item.name for item in fields(SamplingParameters) if item.name not in _ELSEWHERE)
+_SAME = tuple(
+    item.name
+    for item in fields(SamplingParameters)
+    if item.name not in _ELSEWHERE and item.name in Sampling.__struct_fields__
+)
 
 
 def chat_sampling(request: ChatRequest, served: ServedModel) -> SamplingParameters:

@@ -2,19 +2,48 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
+import click
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localllm.cache import POLICIES
+from localllm.cache import POLICIES, ContextPolicy
 from localllm.cache.native_window import NativeWindowPolicy
 from localllm.cache.sink_window import SinkWindowPolicy
+from localllm.cli.run import run
 from localllm.errors import ConfigurationError, RequestError
 from localllm.kernels.kv_layout import PAGE_SIZE
+from localllm.settings import KINDS
 
 
-def test_the_table_holds_every_policy() -> None:
-    assert set(POLICIES) == {"error", "window"}
+def test_every_policy_of_the_table_can_be_asked_for() -> None:
+    (option,) = [option for option in run.params if option.name == "context_policy"]
+    assert isinstance(option.type, click.Choice)
+    assert set(POLICIES) == set(get_args(ContextPolicy)) == set(option.type.choices)
+    assert {KINDS["context_policy"].parse(name) for name in POLICIES} == set(POLICIES)
+
+
+@pytest.mark.parametrize("name", POLICIES)
+@given(bound=st.integers(48, 400), tokens=st.integers(0, 60))
+def test_every_policy_keeps_what_it_promises(name: ContextPolicy, bound: int, tokens: int) -> None:
+    """What `Policy` says: drops never fall, leave the sinks, come before the room is gone, and bound what is held."""
+    policy = POLICIES[name](bound, None)
+    try:
+        sinks = policy.sink_pages(tokens)
+    except RequestError:
+        return
+    length = before = 0
+    for _ in range(60):
+        dropped, room = policy.dropped_pages(length, sinks), policy.room(length, sinks)
+        assert dropped >= before
+        assert dropped == 0 or sinks * PAGE_SIZE < length + 1 - dropped * PAGE_SIZE
+        if not room:  # only a policy that drops nothing may be full
+            assert (name, length) == ("error", bound)
+            return
+        assert length + room - dropped * PAGE_SIZE <= policy.peak_tokens(room)
+        before, length = dropped, length + room
 
 
 def test_a_full_context_has_no_room() -> None:
