@@ -1,7 +1,8 @@
 """Measures a hybrid on one card and its CPU in one call: decoding, prompts, experts that move, and how exact it is.
 
     python scripts/hybrid_benchmark.py [--only trip,dense,relu,learned,mixture,prefill,budgets,kl,check]
-        [--models FILE...] [--total SECONDS] [--limit SECONDS] [--out FILE] [--layers N] [--mixture-layers N] [--tiny]
+        [--models FILE...] [--text FILE] [--total SECONDS] [--limit SECONDS] [--out FILE] [--layers N]
+        [--mixture-layers N] [--tiny]
 
 Every part runs in a process of its own, which is ended when its time is over, and prints each row when it is measured;
 `--out` also gets every row as a line of JSON. First all parts run with one layer and side by side, which compiles their
@@ -68,6 +69,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--seconds", type=float, default=45.0, help="time in which experts may move")
     made.add_argument("--threads", type=int)
     made.add_argument("--models", nargs="*", default=[])
+    made.add_argument("--text", type=Path, help="a text for the divergence of those models")
     return made
 
 
@@ -86,6 +88,7 @@ def run_one(given: argparse.Namespace) -> None:
         seconds=given.seconds,
         threads=given.threads,
         models=tuple(given.models),
+        text=given.text,
         out=given.out,
     )
     getattr(Benchmark(wishes), given.part)()

@@ -36,11 +36,12 @@ TEXT = (
 )
 
 
-def divergence(say: Callable[..., None], path: str, threads: int | None, most: int) -> None:
-    """Rows of `say` for a model: over `most` tokens, prompt steps of 32 rows and then tokens one by one."""
+def divergence(say: Callable[..., None], path: str, text: Path | None, threads: int | None, most: int) -> None:
+    """Rows of `say` for a model: over `most` tokens of a text, one by one and in steps of 32 rows."""
+    words = TEXT if text is None else text.read_text()
     with open_gguf(Path(path)) as file:
         spec, options = load_spec(file), ExecutorOptions(max_rows=32, threads=threads)
-        tokens = np.array(Tokenizer.from_gguf(file).encode(TEXT)[:most])
+        tokens = np.array(Tokenizer.from_gguf(file).encode(words)[:most])
         reference = _log(logits_of(ReferenceExecutor(spec, options), tokens))
 
         def halved(share: float) -> HybridExecutor:

@@ -59,6 +59,7 @@ class Wishes:
     seconds: float
     threads: int | None
     models: tuple[str, ...]
+    text: Path | None
     out: Path | None
 
 
@@ -361,4 +362,4 @@ class Benchmark:
             if not Path(path).is_file():
                 self.say(f"KL, {Path(path).name}", "no such file")
                 continue
-            divergence(self.say, path, self.options.threads, 16 if self.tiny or self.warm else 128)
+            divergence(self.say, path, self.wishes.text, self.options.threads, 16 if self.tiny or self.warm else 448)
