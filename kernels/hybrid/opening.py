@@ -17,6 +17,7 @@ from localllm.kernels.spec import MixtureOfExperts
 from .executor import HybridExecutor
 from .fitting import unit_rates
 from .gpu_device import PIECE_BYTES, GpuDevice, fit_gpu, has_room_twice, planned_bytes
+from .halves import split_model
 from .staged import StagedExecutor, back_of, groups_of
 from .switch_over import FEWEST
 
@@ -45,6 +46,9 @@ def open_hybrid(spec: ModelSpec, options: ExecutorOptions) -> Executor:
         placement = fit_gpu(spec, options, room, own, rates)
     if placement is None:
         return _layers(spec, options, budget)
+    divided = bool(split_model(spec, placement))
+    if divided and not options.rates and options.progress is not None:
+        options.progress(LoadProgress(_without_profile(spec)))
     make = partial(GpuDevice, gpu_options=own)
     made = HybridExecutor(spec, placement, make, replace(options, vram=budget), adaptive=moving)
     try:
@@ -53,6 +57,16 @@ def open_hybrid(spec: ModelSpec, options: ExecutorOptions) -> Executor:
         made.close()
         raise
     return made
+
+
+def _without_profile(spec: ModelSpec) -> str:
+    """What is done where nothing says which units are used most."""
+    blocks = [layer.feed_forward for layer in spec.layers]
+    if any(isinstance(block, MixtureOfExperts) for block in blocks):
+        return "no profile: the first experts go onto the card, and others move there as they are used"
+    if any(block.activation.sparse for block in blocks):
+        return f"no profile: the first neurons count as hot; `localllm profile {spec.name}` finds those that are"
+    return "dividing every layer alike: all neurons of this model are read for every token"
 
 
 def _layers(spec: ModelSpec, options: ExecutorOptions, budget: int) -> Executor:

@@ -119,10 +119,10 @@ def _neurons(block: FeedForward, profile: npt.NDArray[np.float64] | None) -> Fee
         return FeedForwardParts(0, -(-(gate + rest) // groups), np.ones(groups), 0)
     if profile is None:
         frequency = np.full(groups, DENSITY_WITHOUT_PROFILE)
-    else:  # neurons are sorted by how hot they are before they are grouped
+    else:  # neighbours in the file stay together, however hot each of them is
         rates = np.zeros(groups * GROUP)
-        rates[:neurons] = np.sort(profile)[::-1]
-        frequency = rates.reshape(groups, GROUP).mean(axis=1)
+        rates[:neurons] = profile
+        frequency = np.sort(rates.reshape(groups, GROUP).mean(axis=1))[::-1]
     return FeedForwardParts(gate, -(-rest // groups), frequency, 0)
 
 

@@ -104,7 +104,7 @@ def test_rates_of_neurons_become_rates_of_groups(spec_maker: Callable[..., Any])
 def test_planned_bytes_are_allocated_on_the_card(spec_maker: Callable[..., Any]) -> None:
     pytest.importorskip("torch")
     pytest.importorskip("triton")
-    from localllm.kernels.executor import ExecutorOptions
+    from localllm.kernels.executor import ExecutorOptions, LoadProgress
     from localllm.kernels.gpu.executor import GpuExecutor, GpuOptions
     from localllm.kernels.hybrid.executor import HybridExecutor
     from localllm.kernels.hybrid.gpu_device import fit_gpu
@@ -126,9 +126,10 @@ def test_planned_bytes_are_allocated_on_the_card(spec_maker: Callable[..., Any])
     assert sizes == sorted(sizes)
     smallest = next(step for step, placement in enumerate(found) if placement is not None)
     for step in {smallest, (smallest + 20) // 2, 20}:
-        budget = full * step // 20
-        executor = open_hybrid(spec, ExecutorOptions(threads=1, max_rows=8, vram=budget))
+        budget, told = full * step // 20, list[LoadProgress]()
+        executor = open_hybrid(spec, replace(options, vram=budget, progress=told.append))
         assert isinstance(executor, HybridExecutor)
+        assert any("no profile" in event.phase for event in told) == (step < 20)
         memory = executor.memory()
         assert memory.weights["cuda"] + memory.workspace["cuda"] <= budget
         executor.close()

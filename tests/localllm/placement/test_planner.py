@@ -10,7 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from localllm.placement import FeedForwardParts, LayerParts, Machine, ModelParts, plan_placement
+from localllm.gguf_io import QuantType, Tensor
+from localllm.kernels.spec import Activation, Attention, Embed, FeedForward, Head, Layer, Linear, ModelSpec
+from localllm.placement import FeedForwardParts, LayerParts, Machine, ModelParts, parts_of, plan_placement
 from localllm.placement import planner as planner_module
 from localllm.placement.cost import LayerPlacement, gpu_bytes_of, layer_seconds, predict
 from localllm.placement.machine import BARRIER
@@ -114,6 +116,22 @@ def test_what_was_measured_on_a_card_is_predicted() -> None:
 
     assert milliseconds(dense, 2.04e9) == pytest.approx(25.4, rel=0.08)
     assert milliseconds(sparse, 2.04e9) == pytest.approx(6.7, rel=0.15)
+
+
+def test_units_are_neurons_that_lie_side_by_side() -> None:
+    """One hot neuron in each group makes no hot group, as the groups are what is placed."""
+
+    def linear(rows: int, columns: int) -> Linear:
+        return Linear(Tensor("", QuantType.F32, (rows, columns), np.zeros((rows, 4 * columns), np.uint8)))
+
+    square = linear(32, 32)
+    attention = Attention(None, square, square, square, square, 1, 1, 32, 32, 1.0, None)
+    block = FeedForward(None, linear(96, 32), linear(96, 32), linear(32, 96), Activation.RELU)
+    spec = ModelSpec("", "", 32, 32, 64, Embed(square.weight), (Layer(attention, block),), Head(None, square))
+    rates = np.where(np.arange(96) % 32 == 5, 0.64, 0.0)
+    rates[64:] = 0.16
+    frequency = parts_of(spec, context=64, frequencies=[rates]).layers[0].feed_forward.frequency
+    np.testing.assert_allclose(frequency, [0.16, 0.02, 0.02])
 
 
 def test_prompts_are_bound_by_the_link_or_by_arithmetic() -> None:
