@@ -75,4 +75,6 @@ class Step:
     sink_positions: npt.NDArray[np.int64] | None = None  # [M], only when some sequence has evicted
     tree: TreeMask | None = None
     moves: tuple[PageMove, ...] = ()
-    hidden: npt.NDArray[np.float32] | None = None  # [R, hidden] is filled beside logits, as Output.HIDDEN would give it
+    # [R, (1 + T) * hidden] is filled beside logits: as Output.HIDDEN would give it, then what the T layers `taps` left
+    hidden: npt.NDArray[np.float32] | None = None
+    taps: tuple[int, ...] = ()  # numbers of layers, ascending

@@ -2,9 +2,9 @@
 
     python scripts/train_heads.py MODEL.gguf HEADS.gguf [--writing 4] [--minutes 3] [--device cuda]
 
-For Llama-shaped models with a ChatML template and tied embeddings, such as SmolLM2. The model first writes user
-questions (https://arxiv.org/abs/2406.08464), then answers them; the heads (https://arxiv.org/abs/2404.19124) learn to
-guess tokens 2, 3, ... behind a row from its vector behind the final norm. docs/speculation.md describes the file.
+For Llama-shaped models with a ChatML template and tied embeddings, such as SmolLM2. The heads
+(https://arxiv.org/abs/2404.19124) learn to guess tokens 2, 3, ... behind a row from its vector behind the final norm.
+docs/speculation.md describes the file; scripts/train_drafter.py makes one that guesses better.
 
 All in one run: writing, training, the file, and how often each head is right on conversations that were held out. The
 weights kept are those that did best there, so a run that is longer than its text is worth does no harm.
@@ -20,72 +20,15 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as functional
-from torch_llama import Model, write
+from torch_llama import Model, Written, unit
+from writing import converse
 
 from localllm.gguf_io import QuantType
 from localllm.gguf_io.quants.quantise import quantize
 from localllm.gguf_io.writer import write_gguf
 from localllm.tokenizer import Tokenizer
 
-SYSTEM = "<|im_start|>system\nYou are a helpful AI assistant named SmolLM, trained by Hugging Face<|im_end|>\n"
-QUESTION, ANSWER, END = "<|im_start|>user\n", "<|im_end|>\n<|im_start|>assistant\n", "<|im_end|>"
-# How questions begin: left to itself a small model asks little else than for essays.
-OPENERS = (
-    "",
-    "What is",
-    "How do I",
-    "Why",
-    "Explain",
-    "Write a short",
-    "Give me some",
-    "Summarise the following text:",
-    "Rewrite this in plain words:",
-    "Write a Python function that",
-    "Compare",
-    "Tell me about",
-    "Can you help me",
-    "I am",
-    "List",
-    "Is it true that",
-)
 Tensor = torch.Tensor
-
-
-def conversations(model: Model, tokenizer: Tokenizer, batch: int, answer: int, device: str) -> tuple[Tensor, Tensor]:
-    """(tokens [B, T], which of them the model answered with [B, T]) of self-made questions and answers."""
-    ids = {text: tokenizer.encode(text, add_bos=False, parse_special=True) for text in (ANSWER, END)}
-    then, end = ids.values()
-    openings = [
-        tokenizer.encode(SYSTEM + QUESTION + OPENERS[index % len(OPENERS)], add_bos=False, parse_special=True)
-        for index in range(batch)
-    ]
-    start, lengths = padded(openings, device)
-    questions = write(model, start, lengths, 64, torch.full((batch,), 0.9, device=device)).tolist()
-    prompts = []
-    for opening, question in zip(openings, questions, strict=True):
-        stop = question.index(end[0]) if end[0] in question else 0
-        if stop > 3:
-            prompts.append(opening + question[:stop] + then)
-    if not prompts:  # a tiny run: none of its questions came to an end
-        prompts = [opening + question + then for opening, question in zip(openings, questions, strict=True)]
-    prompt_table, lengths = padded(prompts, device)
-    width = prompt_table.shape[1]
-    temperature = torch.where(torch.arange(len(prompts), device=device) % 4 == 3, 0.7, 0.0)
-    answers = write(model, prompt_table, lengths, answer, temperature)
-    alive = torch.cat([torch.ones_like(answers[:, :1]), (answers != end[0]).long().cumprod(1)[:, :-1]], 1).bool()
-    rows = [torch.cat([prompt_table[i, width - lengths[i] :], answers[i]]) for i in range(len(prompts))]
-    tokens = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
-    answered = torch.zeros_like(tokens, dtype=torch.bool)
-    for i, length in enumerate(lengths.tolist()):
-        answered[i, length : length + answer] = alive[i]
-    return tokens, answered
-
-
-def padded(texts: list[list[int]], device: str) -> tuple[Tensor, Tensor]:
-    """(tokens [B, T] with zeros in front, lengths [B])."""
-    width = max(map(len, texts))
-    tokens = torch.tensor([[0] * (width - len(text)) + text for text in texts], device=device)
-    return tokens, torch.tensor([len(text) for text in texts], device=device)
 
 
 class Heads(torch.nn.Module):
@@ -107,11 +50,6 @@ class Heads(torch.nn.Module):
             state = state + down(functional.silu(up(joined)))
             found.append(state)
         return found
-
-
-def unit(x: Tensor) -> Tensor:
-    """Divided by the root of the mean square."""
-    return x * torch.rsqrt(x.float().square().mean(-1, keepdim=True) + 1e-6).to(x.dtype)
 
 
 def train(
@@ -185,21 +123,12 @@ def spoken(shares: list[float]) -> str:
     return " ".join(f"{share:.3f}" for share in shares)
 
 
-def collect(model: Model, tokens: Tensor, answered: Tensor, steps: int) -> dict[str, Tensor]:
-    """Vectors of the rows in front of answers, and the tokens that follow each."""
-    found: dict[str, list[Tensor]] = {"hidden": [], "tokens": []}
-    width = tokens.shape[1]
-    mask = torch.ones(width, width, dtype=torch.bool, device=tokens.device).tril()
-    for first in range(0, len(tokens), 64):
-        part = tokens[first : first + 64]
-        positions = torch.arange(width, device=tokens.device).expand_as(part)
-        with torch.no_grad():
-            hidden = model.forward(part, positions, model.new_cache(len(part), width), 0, mask)
-        ahead = torch.stack([part[:, 1 + i : width - steps + i] for i in range(steps + 1)], -1)
-        wanted = answered[first : first + 64, steps + 1 :]
-        found["hidden"].append(hidden[:, : width - steps - 1][wanted].half())
-        found["tokens"].append(ahead[wanted])
-    return {name: torch.cat(parts) for name, parts in found.items()}
+def lessons(rows: Written, steps: int) -> dict[str, Tensor]:
+    """Vectors of rows, and the tokens that follow each [n, steps + 1]."""
+    count = len(rows.token) - steps
+    ahead = torch.stack([rows.token[i : count + i] for i in range(steps + 1)], -1)
+    whole = rows.text[steps:] == rows.text[:count]
+    return {"hidden": rows.vectors[:count, 0][whole], "tokens": ahead[whole]}
 
 
 def save(path: str, heads: Heads, vocabulary: Tensor, name: str) -> None:
@@ -251,12 +180,11 @@ def main() -> None:
     for number in range(options.rounds):
         if number and time.monotonic() - began > 60 * options.writing:
             break
-        tokens, answered = conversations(writer, tokenizer, options.batch, options.answer, device)
-        parts.append(collect(model, tokens, answered, options.steps))
+        rows = converse(writer, tokenizer, options.batch, options.answer, device)
+        parts.append(lessons(rows, options.steps))
         print(f"round {number}: {len(parts[-1]['tokens'])} rows, {time.monotonic() - began:.0f} s", flush=True)
         if number == 0:
-            for row in range(min(3, len(tokens))):
-                print(repr(tokenizer.decode(tokens[row].tolist())[100:500]))
+            print(repr(tokenizer.decode(rows.token[:100].tolist())))
     data = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
     table = model.weights["token_embd.weight"].float()
     counts = torch.bincount(data["tokens"][:, 1], minlength=len(table))

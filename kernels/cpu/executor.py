@@ -168,6 +168,12 @@ class CpuExecutor:
         self._operations: dict[tuple[bool, bool, bool], npt.NDArray[np.int64]] = {}
         self._lower_to_output((False, True), (True, False))
 
+    def _tap(self, taps: tuple[int, ...]) -> None:
+        """From now on these layers' outputs are handed out beside hidden vectors."""
+        width = 4 * BLOCK * blocks_of(self.spec.hidden_size)
+        self._environment = replace(self._environment, taps=taps, hidden=Rows(0, width * (1 + len(taps))))
+        self._allocate_output(self._output_rows)
+
     def _lower_to_output(self, *ends: tuple[bool, bool]) -> None:
         """Tables of steps that end in (hidden vectors, logits)."""
         environment = replace(
@@ -206,6 +212,8 @@ class CpuExecutor:
         governor, words = self._governors[single], self._words
         threads = governor.choose()
         ends = (hidden or step.hidden is not None, not hidden)
+        if step.hidden is not None and step.taps != self._environment.taps:
+            self._tap(step.taps)
         if (single, *ends) not in self._tables:
             self._lower_to_output(ends)
         words[Word.OPERATIONS], words[Word.OPERATION_COUNT] = self._tables[single, *ends]
@@ -220,7 +228,8 @@ class CpuExecutor:
         self._team.run(threads)
         governor.record((time.perf_counter() - began) / rows)
         if step.hidden is not None:
-            step.hidden[:] = self._output[1][:outputs, : self.spec.hidden_size]
+            found = self._output[1][:outputs].reshape(outputs, 1 + len(step.taps), -1)
+            step.hidden[:] = found[:, :, : self.spec.hidden_size].reshape(outputs, -1)
         width = self.spec.hidden_size if hidden else self.spec.vocabulary_size
         return self._output[hidden][:outputs, :width]
 

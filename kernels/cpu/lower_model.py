@@ -14,8 +14,8 @@ from .lower_experts import lower_experts, lower_router
 from .lower_feed_forward import lower_feed_forward
 from .lower_latent_attention import lower_latent_attention
 from .lower_sparse import lower_sparse
-from .lowering import Lowering, tied
-from .normalise import finish_logits, normalise
+from .lowering import BLOCK, Lowering, tied
+from .normalise import NormWeights, finish_logits, normalise
 from .operation import Kind, Operation
 from .page_types import padded
 from .step_state import Word
@@ -55,6 +55,8 @@ def _model(lowering: Lowering, hidden: bool, logits: bool) -> list[Operation]:
             lowering.x = lower_sparse(lowering, index, block, layer.residual_scale, attended)
         else:
             lowering.x = lower_feed_forward(lowering, index, block, layer.residual_scale, attended)
+        if hidden and index in lowering.environment.taps:
+            _hand_out(lowering, lowering.norm("tap", None, lowering.width), 1 + lowering.environment.taps.index(index))
     _head(lowering, hidden, logits)
     return lowering.operations
 
@@ -78,6 +80,24 @@ def _head_matrix(environment: Environment) -> Matrix:
     return environment.weights.matrix("head", [head.weight], biases=[head.bias])
 
 
+def _hand_out(lowering: Lowering, norm: NormWeights, place: int) -> None:
+    """Write norm(x) of the rows whose output is wanted beside the hidden vectors."""
+    count, lowering.count = lowering.count, Word.OUTPUT_ROWS
+    lowering.add(
+        normalise(
+            norm,
+            source=lowering.x,
+            target=lowering.environment.hidden.at(4 * BLOCK * lowering.blocks * place),
+            blocks=lowering.blocks,
+            target_format=FLOATS,
+            share=lowering.divided,
+            row_list=0 if lowering.picked else Word.OUTPUT_LIST,
+            kind=Kind.HEAD,
+        )
+    )
+    lowering.count = count
+
+
 def _head(lowering: Lowering, hidden: bool, logits: bool) -> None:
     environment = lowering.environment
     head = environment.spec.head
@@ -85,18 +105,7 @@ def _head(lowering: Lowering, hidden: bool, logits: bool) -> None:
     lowering.count = Word.OUTPUT_ROWS
     row_list = 0 if lowering.picked else Word.OUTPUT_LIST
     if hidden:
-        lowering.add(
-            normalise(
-                norm,
-                source=lowering.x,
-                target=environment.hidden,
-                blocks=lowering.blocks,
-                target_format=FLOATS,
-                share=lowering.divided,
-                row_list=row_list,
-                kind=Kind.HEAD,
-            )
-        )
+        _hand_out(lowering, norm, 0)
     if not logits:
         return
     matrix = _head_matrix(environment)

@@ -59,6 +59,7 @@ class Environment:
     sparse_layers: frozenset[int] = frozenset()  # whose feed-forward blocks skip neurons that do not fire
     counts: ActivationCounts | None = None  # where to count activations
     blocks: Mapping[int, OtherBlock] = field(default_factory=dict)  # layers whose feed-forward blocks others lower
+    taps: tuple[int, ...] = ()  # layers whose output is handed out beside hidden vectors
 
     @property
     def outputs_only(self) -> bool:

@@ -67,8 +67,11 @@ class ReferenceExecutor:
         cache = self._pages()
         cache.move(step.moves)
         x = self._embed(step)
+        tapped = []
         for index, layer in enumerate(self.spec.layers):
             x = self._layer(index, layer, step, x)
+            if index in step.taps:
+                tapped.append(x[step.output_rows])
         x = x[step.output_rows]
         head = self.spec.head
         if head.norm is not None:
@@ -76,7 +79,7 @@ class ReferenceExecutor:
         if step.output is Output.HIDDEN:
             return x
         if step.hidden is not None:
-            step.hidden[:] = x
+            step.hidden[:] = np.hstack([x, *tapped])
         logits: Real = self._weights.linear(x, head.linear) * self._dtype.type(head.scale)
         return softcap(logits, head.softcap)
 

@@ -37,8 +37,9 @@ def build_step(
     scheduled: Sequence[ScheduledRows],
     output: Output = Output.LOGITS,
     hidden: npt.NDArray[np.float32] | None = None,
+    taps: tuple[int, ...] = (),
 ) -> Step:
-    """One Step over all rows, in the given order. `hidden`: as in Step."""
+    """One Step over all rows, in the given order. `hidden`, `taps`: as in Step."""
     sequences = [rows.sequence for rows in scheduled]
     positions, row_sequence, wanted = _one(scheduled[0]) if len(scheduled) == 1 else _several(scheduled)
     groups = tuple(
@@ -58,6 +59,7 @@ def build_step(
         sink_positions=_sink_positions(groups[near], shift) if near is not None and evicted else None,
         tree=tree,
         hidden=hidden,
+        taps=taps,
         moves=tuple(move for sequence in sequences for move in sequence.moves),
     )
 

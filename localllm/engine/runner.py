@@ -50,6 +50,7 @@ class Runner:
         self._vocabulary_size = vocabulary_size
         self._context = context
         self._speculation = speculation
+        self._taps = speculation.taps if speculation is not None else ()
         self._warned = False
         self.steps = 0
         self.rows = 0
@@ -65,7 +66,8 @@ class Runner:
         started = time.perf_counter()
         hidden = self._hidden(planned) if output is Output.LOGITS else None
         try:
-            outputs = self._executor.forward(build_step(self._cache, [item.rows for item in planned], output, hidden))
+            scheduled = [item.rows for item in planned]
+            outputs = self._executor.forward(build_step(self._cache, scheduled, output, hidden, self._taps))
         except (OutOfMemoryError, MemoryError) as error:
             known = error if isinstance(error, OutOfMemoryError) else OutOfMemoryError("there is too little memory")
             for item in planned:
@@ -102,7 +104,8 @@ class Runner:
         if self._speculation is None or not self._speculation.wants_hidden:
             return None
         rows = sum(item.rows.outputs for item in planned)
-        return np.full((rows, self._executor.spec.hidden_size), np.nan, np.float32)
+        width = (1 + len(self._taps)) * self._executor.spec.hidden_size
+        return np.full((rows, width), np.nan, np.float32)
 
     def _miss_hidden(self) -> None:
         if not self._warned:

@@ -35,11 +35,12 @@ class AdaptiveSpeculation:
         make_drafters: Callable[[], Sequence[Drafter]],
         *,
         wants_hidden: bool = False,
+        taps: tuple[int, ...] = (),
         shared: Callable[[], None] | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         """`clock` (seconds): what making guesses takes is measured by it."""
-        self.wants_hidden = wants_hidden
+        self.wants_hidden, self.taps = wants_hidden, taps
         self.costs = StepCosts()
         self.experience = Acceptance(memory=0.998, weight=4)
         self.ledger = Ledger(self.costs)

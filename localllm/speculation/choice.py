@@ -11,11 +11,19 @@ from .adaptive import AdaptiveSpeculation
 from .lookup import LookupDrafter
 
 if TYPE_CHECKING:
-    from localllm.gguf_io import GGUFFile
-    from localllm.kernels.executor import Device
+    from collections.abc import Callable
+
+    import numpy as np
+    import numpy.typing as npt
+
+    from localllm.gguf_io import GGUFFile, Tensor
+    from localllm.kernels.executor import Device, Executor
     from localllm.kernels.spec import ModelSpec
 
+    from .next_layer import NextLayer
     from .protocol import Speculation
+
+    Floats = npt.NDArray[np.float32]
 
 CHOICES = "auto, off, lookup, next, model:NAME or heads:FILE"
 
@@ -62,36 +70,53 @@ def open_speculation(choice: str, target: Target) -> Speculation | None:
 
 def _open_heads(path: str, target: Target) -> Speculation:
     from localllm.gguf_io import open_gguf
-    from localllm.kernels.cpu.compile import KernelCompiler
-    from localllm.kernels.cpu.isa import choose_isa
-    from localllm.kernels.cpu.product import TiledProduct
 
     from .heads import Heads, HeadsDrafter
+    from .trained_layer import FIRST, load_trained_layer
 
-    compiler = KernelCompiler(choose_isa())
-    with open_gguf(path) as file:
-        heads = Heads.load(file, target.spec.embed.table, lambda tensor: TiledProduct(compiler, tensor))
+    tools = _Tools(target)
+    file = open_gguf(path)  # a layer's weights stay mapped
+    if FIRST in file.tensors:
+        sizes = {"context": target.context, "parallel": target.parallel}
+        return _guess_by(load_trained_layer(file, target.spec, tools.product, tools.executor, **sizes))
+    with file:
+        heads = Heads.load(file, target.spec.embed.table, tools.product)
     return AdaptiveSpeculation(lambda: (LookupDrafter(), HeadsDrafter(heads)), wants_hidden=True)
 
 
 def _open_next_layer(target: Target) -> Speculation:
-    from localllm.kernels.cpu.compile import KernelCompiler
-    from localllm.kernels.cpu.isa import choose_isa
-    from localllm.kernels.cpu.product import TiledProduct
-    from localllm.kernels.executor import ExecutorOptions
-    from localllm.kernels.registry import open_executor
+    from .next_layer import load_next_layer
 
-    from .next_layer import NextLayerDrafter, load_next_layer
+    tools, sizes = _Tools(target), {"context": target.context, "parallel": target.parallel}
+    return _guess_by(load_next_layer(target.file, target.spec, tools.product, tools.executor, **sizes))
 
-    compiler, options = KernelCompiler(choose_isa()), ExecutorOptions(threads=target.threads)
-    layer = load_next_layer(
-        target.file,
-        target.spec,
-        lambda tensor: TiledProduct(compiler, tensor),
-        lambda spec: open_executor(spec, "cpu", options),
-        context=target.context,
-        parallel=target.parallel,
-    )
+
+def _guess_by(layer: NextLayer) -> Speculation:
+    from .next_layer import NextLayerDrafter
+
     return AdaptiveSpeculation(
-        lambda: (LookupDrafter(), NextLayerDrafter(layer)), wants_hidden=True, shared=layer.close
+        lambda: (LookupDrafter(), NextLayerDrafter(layer)), wants_hidden=True, taps=layer.taps, shared=layer.close
     )
+
+
+class _Tools:
+    """What small networks beside the model run on."""
+
+    def __init__(self, target: Target) -> None:
+        from localllm.kernels.cpu.compile import KernelCompiler
+        from localllm.kernels.cpu.isa import choose_isa
+        from localllm.kernels.executor import ExecutorOptions
+
+        self._compiler, self._options = KernelCompiler(choose_isa()), ExecutorOptions(threads=target.threads)
+
+    def product(self, tensor: Tensor) -> Callable[[Floats], Floats]:
+        """A matrix times one vector."""
+        from localllm.kernels.cpu.product import TiledProduct
+
+        return TiledProduct(self._compiler, tensor)
+
+    def executor(self, spec: ModelSpec) -> Executor:
+        """For a model of one layer."""
+        from localllm.kernels.registry import open_executor
+
+        return open_executor(spec, "cpu", self._options)

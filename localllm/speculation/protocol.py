@@ -23,8 +23,8 @@ class Drafter(Protocol):
     def draft(self, tokens: Sequence[int], most: int, hidden: npt.NDArray[np.float32] | None) -> Draft:
         """At most `most` guesses for what follows `tokens`, which only grow from call to call.
 
-        `hidden` [n, hidden] are the vectors behind the final norm of the rows before the last n tokens, those of the
-        last step, if they are wanted.
+        `hidden` [n, (1 + taps) * hidden] are the vectors behind the final norm, and those that layers left, of the rows
+        before the last n tokens, those of the last step, if they are wanted.
         """
 
     def close(self) -> None:
@@ -78,6 +78,7 @@ class Speculation(Protocol):
     """Speculation of one engine; used on its thread only."""
 
     wants_hidden: bool  # some drafter does
+    taps: tuple[int, ...]  # layers whose output it wants too
 
     def begin(self) -> Guide:
         """For a new sequence."""

@@ -214,6 +214,32 @@ def test_hidden_vectors_beside_logits(executor: CpuExecutor, reference: Referenc
             np.testing.assert_array_equal(beside, hidden)
 
 
+@pytest.mark.parametrize("taps", [(0,), (1,), (0, 1), ()])
+@pytest.mark.parametrize("wanted", [[0], [1, 4], [5]])
+def test_what_layers_leave_beside_hidden_vectors(
+    executor: CpuExecutor, reference: ReferenceExecutor, taps: tuple[int, ...], wanted: list[int]
+) -> None:
+    spec, tokens = reference.spec, TOKENS[: wanted[-1] + 1]
+    judges = [  # models that end there
+        ReferenceExecutor(
+            replace(spec, layers=spec.layers[: layer + 1], head=replace(spec.head, norm=None)), dtype=np.float64
+        )
+        for layer in taps
+    ]
+    expected = []
+    for judge in (reference, *judges):
+        allocate_for(judge, 32, "f32")
+        step = replace(simple_step(judge.layout, tokens), output_rows=np.array(wanted, np.int32))
+        expected.append(judge.forward(replace(step, output=Output.HIDDEN)))
+    for runner in (reference, executor):
+        allocate_for(runner, 32, "f32")
+        step = replace(simple_step(runner.layout, tokens), output_rows=np.array(wanted, np.int32))
+        logits = runner.forward(step).copy()
+        beside = np.full((len(wanted), (1 + len(taps)) * spec.hidden_size), np.nan, np.float32)
+        np.testing.assert_array_equal(runner.forward(replace(step, hidden=beside, taps=taps)), logits)
+        _close(beside, np.hstack(expected))
+
+
 def test_moved_and_saved_pages(executor: CpuExecutor) -> None:
     expected = logits_of(executor, TOKENS[:33])[32]
     executor.allocate_kv((6, 6), "f32", (0, 0))

@@ -157,7 +157,7 @@ def test_without_a_seed_texts_differ(make_engine: MakeEngine) -> None:
 class Oracle:
     """Speculation that guesses right, wrong, too much, or several ways at once, by turns; knows the text in advance."""
 
-    wants_hidden = True
+    wants_hidden, taps = True, ()
 
     def __init__(self, answer: list[int], *, trees: bool) -> None:
         self.hidden: dict[int, list[float]] = {}
