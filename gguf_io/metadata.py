@@ -100,20 +100,6 @@ class Metadata:
             return stored
         return self._within(key, int(self._number(stored)), minimum, maximum)
 
-    def integer_per_layer(
-        self, key: str, layers: int, default: int | None = None, *, minimum: int | None = None
-    ) -> tuple[int, ...]:
-        """One integer for each layer: of an array with as many elements, or a scalar's for all."""
-        if not self.is_array(key):
-            if default is not None and key not in self:
-                return (default,) * layers
-            return (self.integer(key, minimum=minimum),) * layers
-        values = self.integers(key)
-        if len(values) != layers:
-            what = f"the metadata key {shown(key)} has {len(values)} elements, {layers} were expected"
-            raise GGUFError(f"{self._source}: byte {self.offset(key)}: {what}")
-        return tuple(self._within(key, int(value), minimum, None) for value in values)
-
     @overload
     def floating(self, key: str) -> float: ...
     @overload

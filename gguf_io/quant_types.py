@@ -56,11 +56,6 @@ class QuantType(IntEnum):
         """Bytes per block."""
         return _BLOCKS[self][1]
 
-    @property
-    def bits_per_weight(self) -> float:
-        """Stored bits per value, scales included."""
-        return 8 * self.type_size / self.block_size
-
 
 _BLOCKS: dict[QuantType, tuple[int, int]] = {
     QuantType.F32: (1, 4),

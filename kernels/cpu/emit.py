@@ -119,12 +119,6 @@ class Emitter:
         numbers = self.constant(vector(I64, lanes), range(lanes))
         return self.builder.icmp_signed("<", numbers, self.splat(self.integer(count), lanes))
 
-    def load_masked(self, kind: Type, mask: Value, address: Value, *offsets: Offset) -> Value:
-        """Load a vector's masked lanes, zero elsewhere; memory of other lanes is not touched."""
-        name = f"llvm.masked.load.{suffix(kind)}.p0"
-        align = ir.Constant(I32, 1)
-        return self.call(name, kind, self.at(address, *offsets), align, mask, ir.Constant(kind, None))
-
     def store_masked(self, value: Value, mask: Value, address: Value, *offsets: Offset) -> None:
         """Store a vector's masked lanes."""
         name = f"llvm.masked.store.{suffix(value.type)}.p0"

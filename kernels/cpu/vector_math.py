@@ -90,11 +90,6 @@ def load_half(e: Emitter, lanes: int, address: Value, *offsets: Offset) -> Value
     return half_to_float(e, e.load(vector(I16, lanes), address, *offsets))
 
 
-def store_half(e: Emitter, x: Value, address: Value, *offsets: Offset) -> None:
-    """Store float32 lanes as float16."""
-    e.store(float_to_half(e, x), address, *offsets)
-
-
 def load_bfloat(e: Emitter, lanes: int, address: Value, *offsets: Offset) -> Value:
     """Load bfloat16 lanes as float32."""
     wide = e.convert(e.load(vector(I16, lanes), address, *offsets), I32, signed=False)

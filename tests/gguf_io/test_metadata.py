@@ -129,21 +129,6 @@ def test_a_number_out_of_range_is_refused(file: GGUFFile) -> None:
         metadata.integer("negative", 5, minimum=1)
 
 
-def test_a_value_for_each_layer(file: GGUFFile) -> None:
-    metadata = file.metadata
-    assert metadata.integer_per_layer("integer", 4) == (3, 3, 3, 3)
-    assert metadata.integer_per_layer("integers", 3) == (1, 2, 3)
-    assert metadata.integer_per_layer("none", 2, 7) == (7, 7)
-    with pytest.raises(GGUFError, match="the metadata key integers has 3 elements, 4 were expected"):
-        metadata.integer_per_layer("integers", 4)
-    with pytest.raises(GGUFError, match="none is missing"):
-        metadata.integer_per_layer("none", 2)
-    with pytest.raises(GGUFError, match="the metadata key negative is -3, at least 0 was expected"):
-        metadata.integer_per_layer("negative", 2, minimum=0)
-    with pytest.raises(GGUFError, match="is of type array of float32"):
-        metadata.integer_per_layer("floats", 2)
-
-
 def test_it_looks_like_a_mapping(file: GGUFFile) -> None:
     metadata = file.metadata
     assert metadata.keys() == tuple(metadata) == tuple(VALUES)

@@ -13,9 +13,3 @@ def test_numbers_and_sizes_are_those_of_the_published_package(quant_type: QuantT
     theirs = gguf.GGMLQuantizationType(int(quant_type))
     assert theirs.name == quant_type.name
     assert gguf.GGML_QUANT_SIZES[theirs] == (quant_type.block_size, quant_type.type_size)
-
-
-def test_bits_per_weight() -> None:
-    assert QuantType.Q4_0.bits_per_weight == 4.5
-    assert QuantType.Q6_K.bits_per_weight == 6.5625
-    assert QuantType.F16.bits_per_weight == 16
