@@ -1,7 +1,7 @@
 """A feed-forward block as two: the neurons or experts on the device, and those on the CPU. No weight changes.
 
 Rows of gate and up are taken whole. Columns of down are taken in whole blocks, as they lie in the file; neighbouring
-units stay views of the mapped file, others are copied.
+units, and experts, stay views of the mapped file, other neurons are copied.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
+from localllm.gguf_io import Tensor
 from localllm.kernels.errors import UnsupportedModelError
 from localllm.kernels.spec import FeedForward, Linear, MixtureOfExperts
 
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from localllm.gguf_io import Tensor
     from localllm.kernels.spec import ModelSpec
 
     from .placement import LayerPlacement, Placement
@@ -59,6 +59,23 @@ class SplitExperts:
         numbers = self.places if hot else ~self.places
         half = self.hot if hot else self.cold
         return np.where(numbers >= 0, numbers, 0 if half is None else half.experts)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SomeExperts(Tensor):
+    """Matrices `members` of the stack in `data`, in that order and with repetitions; nothing is copied."""
+
+    members: npt.NDArray[np.int64]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of their blocks."""
+        return self.data[:1].nbytes * len(self.members)
+
+    def expert(self, index: int) -> Tensor:
+        """One of them, as a view."""
+        whole = Tensor(self.name, self.quant_type, (len(self.data), *self.shape[1:]), self.data)
+        return whole.expert(int(self.members[index]))
 
 
 Split = SplitFeedForward | SplitExperts
@@ -153,12 +170,20 @@ def half_of_experts(block: MixtureOfExperts, units: Indices) -> MixtureOfExperts
     if not len(units):
         return None
 
-    def part(linear: Linear) -> Linear:
+    def part(linear: Linear, *, copied: bool = False) -> Linear:
         bias = linear.bias
-        return Linear(_take(linear.weight, units, 0), None if bias is None else _take(bias, units, 0))
+        weight = _take(linear.weight, units, 0) if copied else _some_of(linear.weight, units)
+        return Linear(weight, None if bias is None else _take(bias, units, 0))
 
     gate = None if block.gate is None else part(block.gate)
-    return replace(block, gate=gate, up=part(block.up), down=part(block.down), experts=len(units))
+    down = part(block.down, copied=block.down_transposed)  # which is turned as one stack
+    return replace(block, gate=gate, up=part(block.up), down=down, experts=len(units))
+
+
+def _some_of(stack: Tensor, units: Indices) -> SomeExperts:
+    members = stack.members if isinstance(stack, SomeExperts) else np.arange(stack.shape[0])
+    shape = (len(units), *stack.shape[1:])
+    return SomeExperts(stack.name, stack.quant_type, shape, stack.data, members[units])
 
 
 def _rows(linear: Linear, members: Indices) -> Linear:

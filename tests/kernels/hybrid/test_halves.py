@@ -99,8 +99,12 @@ def test_experts_go_where_the_tables_say(spec_maker: Callable[..., Any]) -> None
     assert isinstance(split, SplitExperts)
     assert split.hot is not None
     assert split.cold is not None
-    np.testing.assert_array_equal(_values(split.hot.up), _values(block.up)[[1, 4]])
-    np.testing.assert_array_equal(_values(split.cold.down), _values(block.down)[[0, 2, 3, 5]])
+    for half, whole, experts in ((split.hot.up, block.up, [1, 4]), (split.cold.down, block.down, [0, 2, 3, 5])):
+        assert half.weight.shape == (len(experts), *whole.weight.shape[1:])
+        assert half.weight.nbytes == whole.weight.nbytes * len(experts) // 6
+        for number, expert in enumerate(experts):
+            assert np.shares_memory(half.weight.expert(number).data, whole.weight.data)  # not a byte is copied
+            np.testing.assert_array_equal(dequantize(half.weight.expert(number)), _values(whole)[expert])
     np.testing.assert_array_equal(split.table(hot=True), [2, 0, 2, 2, 1, 2])
     np.testing.assert_array_equal(split.table(hot=False), [0, 4, 1, 2, 4, 3])
     assert split.hot.shared is block.shared
