@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     Floats = npt.NDArray[np.float32]
 
-_BLOCK = 64  # positions that are computed together when rows come one by one
+_BLOCK, _NEAR = 64, 16  # positions that are computed together when rows come one by one, or a few at a time
 
 
 class RopeTable:
@@ -32,16 +32,24 @@ class RopeTable:
 
     def fill(self, positions: npt.NDArray[np.int64]) -> None:
         """Rows for these positions."""
-        self._table[: len(positions)] = self._factors(positions)
+        first, last = int(positions.min()), int(positions.max())
+        if last - first < _NEAR:
+            block = self._compute_ahead(first, last)
+            self._table[: len(positions)] = block[positions - self._first]
+        else:
+            self._table[: len(positions)] = self._factors(positions)
 
     def fill_one(self, position: int) -> None:
         """The first row, for one position; neighbouring positions are computed ahead."""
-        place = position - self._first
-        if self._block is None or not 0 <= place < _BLOCK:
-            self._first = position
-            self._block = self._factors(position + np.arange(_BLOCK))
-            place = 0
-        self._table[0] = self._block[place]
+        block = self._compute_ahead(position, position)
+        self._table[0] = block[position - self._first]
+
+    def _compute_ahead(self, first: int, last: int) -> Floats:
+        """A block with these positions."""
+        if self._block is None or first < self._first or last >= self._first + _BLOCK:
+            self._first = first
+            self._block = self._factors(first + np.arange(_BLOCK))
+        return self._block
 
     def _factors(self, positions: npt.NDArray[np.int64]) -> Floats:
         rope, lanes = self._rope, self._width // 2

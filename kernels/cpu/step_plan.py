@@ -176,7 +176,7 @@ class _Work:
             made[:, Tile.FIRST_ROW], made[:, Tile.ROW_COUNT] = starts, ends - starts
             made[:, Tile.FIRST_CHUNK], made[:, Tile.LAST_CHUNK] = first[starts], last[ends - 1]
             tiles += len(starts)
-        if tiles:
+        if tiles > 1:
             _order(self.tiles[:tiles], threads)
         parts = int((last[alone] - first[alone]).sum())
         # The table for single rows always merges parts: there each thread has its own place for attended values.
@@ -209,9 +209,12 @@ def _chunk_ranges(plans: Words) -> tuple[Words, Words]:
 
 
 def _neighbours(sequences: npt.NDArray[np.int32], chosen: npt.NDArray[np.integer]) -> list[slice]:
-    """Ranges of chosen rows that are neighbours in one sequence."""
+    """Ranges of chosen rows, ascending, that are neighbours in one sequence; sequences do not descend."""
     if len(chosen) == 0:
         return []
+    first, last = int(chosen[0]), int(chosen[-1])
+    if last - first == len(chosen) - 1 and sequences[first] == sequences[last]:
+        return [slice(first, last + 1)]
     breaks = (np.diff(chosen) != 1) | (np.diff(sequences[chosen]) != 0)
     edges = [0, *(np.flatnonzero(breaks) + 1).tolist(), len(chosen)]
     return [slice(int(chosen[start]), int(chosen[stop - 1]) + 1) for start, stop in pairwise(edges)]
