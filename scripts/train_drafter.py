@@ -260,6 +260,7 @@ def save(path: str, drafter: Drafter, vocabulary: Tensor, taps: tuple[int, ...],
         "general.architecture": "localllm-speculator",
         "general.name": f"a drafter for {name}",
         "speculator.taps": np.array(taps, np.int32),
+        "speculator.window": WINDOW,
         **{f"localllm-speculator.{key}": value for key, value in drafter.sizes().items()},
         "speculator.vocabulary": vocabulary.cpu().numpy().astype(np.int32),
     }

@@ -118,19 +118,28 @@ class NextLayer:
         self.cache = KVCache(self.executor.layout, PoolSizes((pages,) * groups), FullPolicy(context), reuse=False)
 
     def run(self, sequence: CachedSequence, inputs: Floats) -> tuple[Floats, Floats] | None:
-        """(logits [vocabulary], vector [hidden]) behind the last of `inputs` [n, hidden]; None without room."""
-        hidden = np.zeros((1, inputs.shape[1]), np.float32)
-        logits: Floats | None = None
+        """(logits [vocabulary], vector [hidden]) behind the last of `inputs` [n, hidden]; None without room.
+
+        There is room then for MOST_GUESSES calls of `go_on`, whose rows are forgotten when `sequence` is made shorter.
+        """
+        found: tuple[Floats, Floats] | None = None
         for first in range(0, len(inputs), _ROWS):
             part = inputs[first : first + _ROWS]
-            if self.cache.room(sequence) < len(part) or not self.cache.reserve(sequence, len(part)):
+            rows = len(part) + MOST_GUESSES
+            if self.cache.room(sequence) < rows or not self.cache.reserve(sequence, rows):
                 return None
-            self._inputs[: len(part)] = part
-            rows = ScheduledRows(sequence, np.arange(len(part), dtype=np.int32), 1)
-            logits = self.executor.forward(build_step(self.cache, [rows], Output.LOGITS, hidden))[0]
-            sequence.tokens.extend(range(len(part)))
-            self.cache.commit(sequence, len(part))
-        return None if logits is None else (logits, hidden[0])
+            found = self.go_on(sequence, part)
+        return found
+
+    def go_on(self, sequence: CachedSequence, inputs: Floats) -> tuple[Floats, Floats]:
+        """`run`, where there is room."""
+        hidden = np.zeros((1, inputs.shape[1]), np.float32)
+        self._inputs[: len(inputs)] = inputs
+        rows = ScheduledRows(sequence, np.arange(len(inputs), dtype=np.int32), 1)
+        logits = self.executor.forward(build_step(self.cache, [rows], Output.LOGITS, hidden))[0]
+        sequence.tokens.extend(range(len(inputs)))
+        self.cache.commit(sequence, len(inputs))
+        return logits, hidden[0]
 
     def close(self) -> None:
         """Free the layer."""
@@ -181,7 +190,7 @@ class NextLayerDrafter:
             grades.append(_GRADES + 100 * len(line) + int(10 * min(sureness, 0.999)))
             line.append(best if layer.vocabulary is None else int(layer.vocabulary[best]))
             more = len(line) < min(most, MOST_GUESSES)
-            found = layer.run(sequence, enter.again(state, line[-1])[None]) if more else None
+            found = layer.go_on(sequence, enter.again(state, line[-1])[None]) if more else None
         return Draft(tuple(line), tuple(range(-1, len(line) - 1)), tuple(grades))
 
     def close(self) -> None:

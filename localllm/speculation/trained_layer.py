@@ -7,6 +7,7 @@ makes it.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -51,6 +52,7 @@ def load_trained_layer(
         again = source.tensor(AGAIN, (hidden, 2 * hidden))
         spec = build(source)
         vocabulary = np.asarray(file.metadata.integers("speculator.vocabulary"), np.int32)
+        window = file.metadata.integer("speculator.window", minimum=1, maximum=1 << 30)
     except (GGUFError, UnsupportedModelError) as error:
         raise ConfigurationError(f"{file.path} does not fit the model: {error.message}") from error
     ascending = list(taps) == sorted(set(taps)) and all(0 <= layer < len(model.layers) for layer in taps)
@@ -58,6 +60,8 @@ def load_trained_layer(
         raise ConfigurationError(f"{file.path} does not fit the model: it is of another size")
     if vocabulary.min() < 0 or vocabulary.max() >= model.vocabulary_size:
         raise ConfigurationError(f"{file.path} does not fit the model: it guesses tokens that the model lacks")
+    layer = spec.layers[0]
+    spec = replace(spec, layers=(replace(layer, attention=replace(layer.attention, window=window)),))
     entrance = Entrance(product(first), product(again), model.embed.table, eps=_EPS)
     return NextLayer(
         spec, entrance, open_executor, context=context, parallel=parallel, vocabulary=vocabulary, taps=taps

@@ -22,7 +22,7 @@ from localllm.speculation.next_layer import NextLayer, NextLayerDrafter
 from localllm.speculation.trained_layer import load_trained_layer
 
 MODEL = Path(__file__).parents[2] / "data" / "models" / "llama_gqa_tied_f16.gguf"
-HEADS, KV_HEADS, INNER, EPS, BASE = 4, 2, 24, 1e-5, 1000.0
+HEADS, KV_HEADS, INNER, EPS, BASE, WINDOW = 4, 2, 24, 1e-5, 1000.0, 6
 Floats = npt.NDArray[np.float32]
 
 
@@ -59,6 +59,7 @@ def save(path: Path, taps: tuple[int, ...] = (), changed: dict[str, Floats] | No
         "general.architecture": "localllm-speculator",
         "speculator.vocabulary": np.arange(tokens // 2, dtype=np.int32) * 2,
         "speculator.taps": np.array(taps, np.int32),
+        "speculator.window": WINDOW,
         prefix + "block_count": 1,
         prefix + "context_length": 1000,
         prefix + "embedding_length": hidden,
@@ -117,12 +118,13 @@ class Formula:
         )
         query, key = self.turned(query), self.turned(key)
         self.seen.append((key, value))
+        near = self.seen[-WINDOW:]
         out = []
         for head in range(HEADS):
             group = head * KV_HEADS // HEADS
-            scores = np.array([own[group] @ query[head] for own, _ in self.seen]) * len(query[head]) ** -0.5
+            scores = np.array([own[group] @ query[head] for own, _ in near]) * len(query[head]) ** -0.5
             chances = np.exp(scores - scores.max())
-            out.append(chances @ np.array([own[group] for _, own in self.seen]) / chances.sum())
+            out.append(chances @ np.array([own[group] for _, own in near]) / chances.sum())
         x = x + w["blk.0.attn_output"] @ np.concatenate(out)
         y = unit(x, EPS) * w["blk.0.ffn_norm"]
         gate = w["blk.0.ffn_gate"] @ y
@@ -151,6 +153,26 @@ def test_guesses_are_those_of_the_formula(tmp_path: Path, taps: tuple[int, ...])
         assert list(draft.tokens) == expected[: len(draft)]
     drafter.close()
     layer.close()
+
+
+def test_a_long_answer_and_many_guesses(tmp_path: Path) -> None:
+    """Pages behind the window are given back; rows of guesses, which are forgotten, must not count for that."""
+    spec, layer = load(save(tmp_path / "layer.gguf"))
+    table = np.asarray(dequantize(spec.embed.table), np.float32)
+    random, drafter, formula = np.random.default_rng(3), NextLayerDrafter(layer), Formula(weights(0), table)
+    text = random.integers(0, spec.vocabulary_size, 45).tolist()
+    vectors = random.normal(0, 2, (len(text) - 1, spec.hidden_size)).astype(np.float32)
+    for row in range(len(text) - 1):
+        state = formula.row("speculator.first", text[row + 1], vectors[row])
+        expected, seen = [2 * int(np.argmax(formula.w["token_embd"] @ state))], list(formula.seen)
+        for _ in range(14):
+            state = formula.row("speculator.again", expected[-1], state)
+            expected.append(2 * int(np.argmax(formula.w["token_embd"] @ state)))
+        formula.seen = seen
+        draft = drafter.draft(text[: row + 2], 15, vectors[row : row + 1])
+        assert len(draft) >= 1
+        assert list(draft.tokens) == expected[: len(draft)]
+    drafter.close()
 
 
 @pytest.mark.parametrize("taps", [(), (0,)])
@@ -218,6 +240,7 @@ def test_files_that_do_not_fit_are_refused(tmp_path: Path) -> None:
         ("another size", {"speculator.vocabulary": np.arange(3, dtype=np.int32)}),
         ("tokens that the model lacks", {"speculator.vocabulary": np.arange(sizes()[0] // 2, dtype=np.int32) * 1000}),
         ("speculator.vocabulary", {"speculator.vocabulary": "none"}),
+        ("speculator.window", {"speculator.window": 0}),
         ("head_count", {"localllm-speculator.attention.head_count": 0}),
         ("first.weight", {"speculator.taps": np.array([1], np.int32)}),
     ]
