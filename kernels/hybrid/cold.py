@@ -88,10 +88,11 @@ class ColdHalf:
         self._compiler.compile_all(list(sources.values()), options.progress)
         self._tables = {single: build_table(table, self._compiler.compile) for single, table in operations.items()}
 
-    def run(self, rows: int, number: int, *, spare: bool = False) -> None:
+    def run(self, rows: int, number: int, *, spare: bool = False, noted: bool = True) -> None:
         """Compute the half of step `number`, of `rows` rows; returns when all sums are there, or a half failed.
 
         `spare`: one core is left to another thread, since whoever shared it would hold up all others in every layer.
+        `noted`: the time counts for how many threads are best.
         """
         single, words = rows == 1, self._team.words
         table = self._tables[single]
@@ -100,11 +101,15 @@ class ColdHalf:
         governor = self._governors[single]
         threads = governor.choose()
         if spare and threads == self.threads > 1:
-            self._team.run(threads - 1)
-            return
+            threads, noted = threads - 1, False
         began = time.perf_counter()
         self._team.run(threads)
-        governor.record((time.perf_counter() - began) / rows)
+        if noted:
+            governor.record((time.perf_counter() - began) / rows)
+
+    def threads_now(self) -> int:
+        """How many threads the next step of a row uses."""
+        return self._governors[True].choose()
 
     def prepare(self, swap: Swap) -> None:
         """Repack the expert that leaves the device into the spare place, which no table names."""

@@ -178,6 +178,10 @@ class HybridExecutor:
         """Cycles that the CPU's first thread spent in each kind of operation since the last call."""
         return {} if self._cold is None else self._cold.profile()
 
+    def cold_threads(self) -> int:
+        """How many threads the CPU's half of a decoded token has now."""
+        return 0 if self._cold is None else self._cold.threads_now()
+
     def cold_seconds(self, repeats: int, rows: int = 1) -> list[float]:
         """How long the CPU's half of a step takes when it need not wait for the device.
 
@@ -191,7 +195,7 @@ class HybridExecutor:
             for layer in self._splits:
                 self._exchange.raise_flag("device", layer, self._number)
             began = time.perf_counter()
-            self._cold.run(rows, self._number)  # type: ignore[union-attr]
+            self._cold.run(rows, self._number, noted=False)  # type: ignore[union-attr]
             samples.append(time.perf_counter() - began)
         self._exchange.uses()[:] = 0  # those choices were nobody's
         return samples

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
+
 from localllm.kernels.cpu.governor import ThreadGovernor
 
 
@@ -45,3 +47,17 @@ def test_a_core_that_gets_busy_is_given_up_and_taken_back() -> None:
 
 def test_one_thread_is_never_doubted() -> None:
     assert set(_run(ThreadGovernor(1), 200, lambda n: 1.0)) == {1}
+
+
+def test_steps_of_different_cost_and_a_drifting_machine_change_nothing() -> None:
+    """Half the threads take 1.15 times as long, but steps differ by a quarter, and there are slow hours."""
+    for seed in range(8):
+        rng, slow = np.random.default_rng(seed), 0
+        governor = ThreadGovernor(16)
+
+        def seconds(count: int, rng: np.random.Generator = rng) -> float:
+            nonlocal slow
+            slow = slow - 1 if slow else int(rng.integers(5, 60)) * int(rng.random() < 0.02)
+            return float((1.4 if slow else 1.0) * 1.15 ** np.log2(16 / count) * rng.uniform(0.75, 1.25))
+
+        assert _share(_run(governor, 3000, seconds), 16) > 0.9
