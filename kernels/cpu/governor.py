@@ -24,7 +24,17 @@ class ThreadGovernor:
     a count is compared with the present one in the same steps, and must win twice.
     """
 
-    __slots__ = ("_best", "_candidates", "_current", "_direction", "_pause", "_since_trial", "_times", "_trial", "_wins")
+    __slots__ = (
+        "_best",
+        "_candidates",
+        "_current",
+        "_direction",
+        "_pause",
+        "_since_trial",
+        "_times",
+        "_trial",
+        "_wins",
+    )
 
     def __init__(self, most: int) -> None:
         counts = [1 << k for k in range(most.bit_length()) if 1 << k < most]

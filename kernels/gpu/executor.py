@@ -124,9 +124,9 @@ class GpuExecutor:
             if stream is not None:  # before the workspace, so that what packing needs for a moment has its room
                 self.streamed = StreamedWeights(self.gpu, self.spec, self._splits, self._model, stream)
             space = make_workspace(self.gpu, self._model, self._vectors, self.max_rows, self._short, blocks)
-            words = landing_words(self.gpu, self.spec, self._splits) if self._moving else 0
-            if words:
-                self.moves = ExpertMoves(self.gpu, self.spec, words, self._model, self.streamed)
+            landing = landing_words(self.gpu, self.spec, self._splits) if self._moving else (0, 0)
+            if landing[0]:
+                self.moves = ExpertMoves(self.gpu, self.spec, landing, self._model, self.streamed)
             self._splits = {}
             library = LibraryProducts(self.gpu, space.scratch, space.products)
             self._machine = Machine(

@@ -56,5 +56,7 @@ def plan_memory(
     stream = StreamPlan(gpu, spec, splits, piece_bytes) if splits and piece_bytes else None
     space = make_workspace(unreal, model, vectors, rows, short, () if stream is None else stream.blocks)
     slots = 0 if stream is None else stream.nbytes
-    slots += 4 * landing_words(gpu, spec, splits) if splits and moving else 0
+    if splits and moving:
+        words, places = landing_words(gpu, spec, splits)
+        slots += 4 * words * places
     return PlannedMemory(memory.words * 4, space.nbytes + slots), memory.words, stream

@@ -111,16 +111,15 @@ class Popularity:
         self.scores *= 0.5 ** (tokens / self._half_life)
         self.scores += counts
 
-    def best_swap(self, residence: Residence) -> Swap | None:
-        """The swap that saves the CPU most, if any is clearly worth a copy."""
+    def best_swaps(self, residence: Residence, most: int) -> list[Swap]:
+        """Up to `most` swaps, one a layer, that are clearly worth a copy, those that save the CPU most first."""
         if not self.scores.size:
-            return None
+            return []
         newcomers = np.where(residence.cold, self.scores, -np.inf)
         leavers = np.where(residence.hot, self.scores, np.inf)
         incoming, outgoing = newcomers.argmax(axis=1), leavers.argmin(axis=1)
         more, less = newcomers.max(axis=1), leavers.min(axis=1)
-        worth = (more >= FACTOR * less) & (more - less >= ADVANTAGE)
-        if not worth.any():
-            return None
-        layer = int(np.argmax(np.where(worth, more - less, -np.inf)))
-        return residence.swap(layer, int(incoming[layer]), int(outgoing[layer]))
+        worth = np.flatnonzero((more >= FACTOR * less) & (more - less >= ADVANTAGE))
+        gain = more[worth] - less[worth]
+        layers = worth[np.argsort(-gain, kind="stable")[:most]].tolist()
+        return [residence.swap(layer, int(incoming[layer]), int(outgoing[layer])) for layer in layers]

@@ -111,19 +111,24 @@ class ColdHalf:
         """How many threads the next step of a row uses."""
         return self._governors[True].choose()
 
-    def prepare(self, swap: Swap) -> None:
+    @property
+    def moves_at_once(self) -> int:
+        """One a layer: each has one spare place."""
+        return len(self._stacks)
+
+    def prepare(self, swap: Swap, number: int) -> None:
         """Repack the expert that leaves the device into the spare place, which no table names."""
         block = self._spec.layers[swap.layer].feed_forward
         refill_expert(self._weights, swap.layer, block, swap.outgoing, swap.spare)  # type: ignore[arg-type]
 
-    def cross(self, swap: Swap) -> None:
+    def cross(self, count: int) -> None:
         """Nothing crosses to the CPU: it reads the file."""
 
     def crossed(self) -> bool:
         """At once."""
         return True
 
-    def place(self, swap: Swap, table: npt.NDArray[np.int64]) -> None:
+    def place(self, swap: Swap, number: int, table: npt.NDArray[np.int64]) -> None:
         """Change the table."""
         write_places(self._weights, swap.layer, table, self._stacks[swap.layer])
 

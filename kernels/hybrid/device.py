@@ -52,17 +52,21 @@ class DeviceHalf(Protocol):
     def take_uses(self) -> npt.NDArray[np.int64]:
         """[layers, experts] how often experts were chosen in the step that ran alone."""
 
-    def prepare(self, swap: Swap) -> None:
-        """Get the incoming expert ready (see `swapper.ExpertMover`)."""
+    @property
+    def moves_at_once(self) -> int:
+        """How many experts may move together (see `swapper.ExpertMover`)."""
 
-    def cross(self, swap: Swap) -> None:
-        """Begin to copy it to the device."""
+    def prepare(self, swap: Swap, number: int) -> None:
+        """Get the incoming expert ready."""
+
+    def cross(self, count: int) -> None:
+        """Begin to copy experts to the device."""
 
     def crossed(self) -> bool:
-        """Whether it is there."""
+        """Whether they are there."""
 
-    def place(self, swap: Swap, table: npt.NDArray[np.int64]) -> None:
-        """Put it into its slot, and change the table."""
+    def place(self, swap: Swap, number: int, table: npt.NDArray[np.int64]) -> None:
+        """Put one into its slot, and change the table."""
 
     def close(self) -> None:
         """Free everything. May be called twice."""
@@ -113,17 +117,22 @@ class CpuDevice:
         """None ran."""
         return np.zeros_like(self.exchange.uses())
 
-    def prepare(self, swap: Swap) -> None:
+    @property
+    def moves_at_once(self) -> int:
+        """As many as the CPU's half can."""
+        return len(self._cpu.spec.layers)
+
+    def prepare(self, swap: Swap, number: int) -> None:
         """Nothing: the file is at hand."""
 
-    def cross(self, swap: Swap) -> None:
+    def cross(self, count: int) -> None:
         """Nothing has to."""
 
     def crossed(self) -> bool:
         """Always."""
         return True
 
-    def place(self, swap: Swap, table: npt.NDArray[np.int64]) -> None:
+    def place(self, swap: Swap, number: int, table: npt.NDArray[np.int64]) -> None:
         """Repack the incoming expert into its slot."""
         block = self._cpu.spec.layers[swap.layer].feed_forward
         refill_expert(self._cpu.weights, swap.layer, block, swap.incoming, swap.slot)  # type: ignore[arg-type]

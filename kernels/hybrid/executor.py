@@ -97,7 +97,7 @@ class HybridExecutor:
         self._seconds = time.perf_counter() - began
         self._check()
         if self.swapper is not None:
-            self._note_swap(self.swapper.after(self._uses(), len(step.tokens)))
+            self._note_swaps(self.swapper.after(self._uses(), len(step.tokens)))
         return output
 
     def _uses(self) -> npt.NDArray[np.int64]:
@@ -109,17 +109,19 @@ class HybridExecutor:
         uses[:] = 0
         return found
 
-    def finish_swap(self) -> None:
-        """Complete the swap of experts that is under way, if there is one."""
+    def finish_swaps(self) -> None:
+        """Complete the swaps of experts that are under way, if there are any."""
         if self.swapper is not None:
-            self._note_swap(self.swapper.finish())
+            self._note_swaps(self.swapper.finish())
 
-    def _note_swap(self, swap: Swap | None) -> None:
-        if swap is not None and self.swapper is not None:
-            layers = list(self.placement.layers)
+    def _note_swaps(self, swaps: list[Swap]) -> None:
+        if not swaps or self.swapper is None:
+            return
+        layers = list(self.placement.layers)
+        for swap in swaps:
             units = self.swapper.residence.on_device(swap.layer)
             layers[swap.layer] = LayerPlacement(units, layers[swap.layer].gate)
-            self.placement = Placement(tuple(layers))
+        self.placement = Placement(tuple(layers))
 
     def _streams(self, rows: int) -> bool:
         """Whether a step of so many rows is the device's alone: cold weights cross to it."""

@@ -132,21 +132,26 @@ class GpuDevice:
         streamed = self._gpu.streamed
         return np.zeros_like(self.exchange.uses()) if streamed is None else streamed.take_uses()
 
-    def prepare(self, swap: Swap) -> None:
-        """Pack the experts that move."""
-        self._moves.prepare(swap)
+    @property
+    def moves_at_once(self) -> int:
+        """One a landing place."""
+        return self._moves.places
 
-    def cross(self, swap: Swap) -> None:
-        """Copy the incoming one to its landing place."""
-        self._moves.cross()
+    def prepare(self, swap: Swap, number: int) -> None:
+        """Pack the experts that move."""
+        self._moves.prepare(swap, number)
+
+    def cross(self, count: int) -> None:
+        """Copy those that come to their landing places."""
+        self._moves.cross(count)
 
     def crossed(self) -> bool:
-        """Whether it is there."""
+        """Whether they are there."""
         return self._moves.crossed()
 
-    def place(self, swap: Swap, table: npt.NDArray[np.int64]) -> None:
-        """Copy it into its slot, and change the table."""
-        self._moves.place(swap, table)
+    def place(self, swap: Swap, number: int, table: npt.NDArray[np.int64]) -> None:
+        """Copy one into its slot, and change the table."""
+        self._moves.place(swap, number, table)
 
     @property
     def _moves(self) -> ExpertMoves:

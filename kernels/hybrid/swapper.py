@@ -1,8 +1,9 @@
 """Moves experts between the halves while a model runs: prepared beside the steps, switched between two of them.
 
-A worker thread repacks the outgoing expert into the CPU's spare place and the incoming one into page-locked memory;
-then it crosses to a landing place on the device beside the steps; then, between two steps, it is put into its slot and
-both tables are changed. Every step sees one placement from its first layer to its last.
+A worker thread repacks outgoing experts into the CPU's spare places and incoming ones into page-locked memory; then
+those cross to landing places on the device beside the steps; then, between two steps, they are put into their slots and
+the tables are changed. Several go together, one a layer, as each stage waits for the end of a step. Every step sees one
+placement from its first layer to its last.
 """
 
 from __future__ import annotations
@@ -23,85 +24,90 @@ if TYPE_CHECKING:
 
 
 class ExpertMover(Protocol):
-    """A half that can exchange experts. Tables are int64 [experts]: an expert's number in the half, or -1."""
+    """A half that can exchange experts, up to `moves_at_once`. Tables: an expert's number there, or -1."""
 
-    def prepare(self, swap: Swap) -> None:
-        """Get ready, on any thread, while steps run; no step may see it."""
+    @property
+    def moves_at_once(self) -> int:
+        """How many swaps may be under way together."""
 
-    def cross(self, swap: Swap) -> None:
-        """Begin what a device does beside the steps; between two of them."""
+    def prepare(self, swap: Swap, number: int) -> None:
+        """Get ready for one, the `number`-th of those that go together, on any thread; no step may see it."""
+
+    def cross(self, count: int) -> None:
+        """Begin what a device does beside the steps, for `count` swaps; between two steps."""
 
     def crossed(self) -> bool:
         """Whether that is done."""
 
-    def place(self, swap: Swap, table: npt.NDArray[np.int64]) -> None:
+    def place(self, swap: Swap, number: int, table: npt.NDArray[np.int64]) -> None:
         """Switch to the new placement, between two steps."""
 
 
 class Swapper:
-    """One swap at a time, from the counts of the steps."""
+    """A few swaps at a time, from the counts of the steps."""
 
     def __init__(self, splits: Mapping[int, Split], layers: int, device: ExpertMover, cpu: ExpertMover) -> None:
         self.residence = Residence(splits, layers)
         self.popularity = Popularity(*self.residence.shape)
         self._device, self._cpu = device, cpu
         self._pool = ThreadPoolExecutor(1, "localllm-experts")
-        self._swap: Swap | None = None
+        self._swaps: list[Swap] = []
         self._preparing: Future[None] | None = None
         self.swaps = 0
 
-    def after(self, counts: npt.NDArray[np.int64], tokens: int) -> Swap | None:
-        """A step of `tokens` rows chose experts [layers, experts]; returns the swap that is completed now."""
+    def after(self, counts: npt.NDArray[np.int64], tokens: int) -> list[Swap]:
+        """A step of `tokens` rows chose experts [layers, experts]; returns the swaps that are completed now."""
         if not self.residence.layers:
-            return None
+            return []
         self.popularity.note(counts, tokens)
-        if self._swap is None:
-            self.begin(self.popularity.best_swap(self.residence))
-            return None
-        return self._go_on()
+        done = self._go_on()
+        if not self._swaps:
+            most = min(self._device.moves_at_once, self._cpu.moves_at_once)
+            self.begin(self.popularity.best_swaps(self.residence, most))
+        return done
 
     @property
     def preparing(self) -> bool:
         """Whether the worker is at work, and wants a core."""
         return self._preparing is not None and not self._preparing.done()
 
-    def begin(self, swap: Swap | None) -> None:
-        """Prepare a swap."""
-        if swap is not None and self._swap is None:
-            self._swap = swap
-            self._preparing = self._pool.submit(self._prepare, swap)
+    def begin(self, swaps: list[Swap]) -> None:
+        """Prepare swaps, at most one a layer, if none are under way."""
+        if swaps and not self._swaps:
+            self._swaps = swaps
+            self._preparing = self._pool.submit(self._prepare, swaps)
 
-    def finish(self) -> Swap | None:
-        """Wait for the swap that is under way, and complete it."""
+    def finish(self) -> list[Swap]:
+        """Wait for the swaps that are under way, and complete them."""
         if self._preparing is not None:
             self._preparing.exception()
-        done = None
-        while self._swap is not None and done is None:
-            done = self._go_on()
+        done: list[Swap] = []
+        while self._swaps:
+            done += self._go_on()
         return done
 
-    def _go_on(self) -> Swap | None:
-        swap = self._swap
-        if swap is None:
-            return None
+    def _go_on(self) -> list[Swap]:
+        swaps = self._swaps
         if self._preparing is not None:
             if not self._preparing.done():
-                return None
+                return []
             self._preparing.result()
             self._preparing = None
-            self._device.cross(swap)
-        if not self._device.crossed():
-            return None
-        self.residence.apply(swap)
-        self._device.place(swap, self.residence.table(swap.layer, hot=True))
-        self._cpu.place(swap, self.residence.table(swap.layer, hot=False))
-        self._swap = None
-        self.swaps += 1
-        return swap
+            self._device.cross(len(swaps))
+        if not swaps or not self._device.crossed():
+            return []
+        for number, swap in enumerate(swaps):
+            self.residence.apply(swap)
+            self._device.place(swap, number, self.residence.table(swap.layer, hot=True))
+            self._cpu.place(swap, number, self.residence.table(swap.layer, hot=False))
+        self._swaps = []
+        self.swaps += len(swaps)
+        return swaps
 
-    def _prepare(self, swap: Swap) -> None:
-        self._cpu.prepare(swap)
-        self._device.prepare(swap)
+    def _prepare(self, swaps: list[Swap]) -> None:
+        for number, swap in enumerate(swaps):
+            self._cpu.prepare(swap, number)
+            self._device.prepare(swap, number)
 
     def close(self) -> None:
         """End the worker."""

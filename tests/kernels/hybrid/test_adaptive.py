@@ -53,9 +53,12 @@ def test_a_swap_gives_the_bits_of_a_model_that_was_loaded_like_that(kind: str, s
     spec = _model(spec_maker, kind)
     moved = HybridExecutor(spec, _placement((0, 1, 2), (5, 6)), CpuDevice, OPTIONS, adaptive=True)
     assert moved.swapper is not None
-    for layer, incoming, outgoing in ((0, 7, 1), (1, 0, 6), (0, 1, 0), (0, 4, 7)):
-        moved.swapper.begin(moved.swapper.residence.swap(layer, incoming, outgoing))
-        moved.finish_swap()
+    for layer, incoming, outgoing in ((0, 7, 1), (0, 1, 0)):
+        moved.swapper.begin([moved.swapper.residence.swap(layer, incoming, outgoing)])
+        moved.finish_swaps()
+    residence = moved.swapper.residence
+    moved.swapper.begin([residence.swap(0, 4, 7), residence.swap(1, 0, 6)])
+    moved.finish_swaps()
     expected = _placement((1, 2, 4), (0, 5))
     assert moved.placement == expected
     fresh = HybridExecutor(spec, expected, CpuDevice, OPTIONS)
@@ -73,7 +76,7 @@ def test_experts_that_are_used_move_to_the_device_while_answers_stay(spec_maker:
     tokens = [7, 9, 9, 7] * 12
     expected, found = _decode(whole, tokens), _decode(executor, tokens)
     assert np.abs(found - expected).max() <= 1e-4 * np.abs(expected).max()
-    executor.finish_swap()
+    executor.finish_swaps()
     assert executor.swapper.swaps > 0
     assert min(executor.cold_seconds(2, rows=8)) > 0
     assert not executor._exchange.uses().any()  # a measurement chooses experts for nobody
@@ -131,8 +134,7 @@ def test_the_policy_settles_and_follows_a_change(spec_maker: Callable[..., Any])
         swaps = 0
         for _ in range(tokens):
             popularity.note((rng.random((2, 12)) < rates).astype(np.int64), 1)
-            swap = popularity.best_swap(residence)
-            if swap is not None:
+            for swap in popularity.best_swaps(residence, 1):
                 residence.apply(swap)
                 swaps += 1
         return swaps

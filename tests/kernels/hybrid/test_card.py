@@ -149,11 +149,11 @@ def test_an_expert_moves_to_the_card_and_back_by_tables(spec_maker: Callable[...
     assert swapper is not None
     for start, rows in ((0, 6), (6, 6), (12, 1), (13, 1)):
         if start:
-            made.finish_swap()  # the policy's own, if it has begun one
+            made.finish_swaps()  # the policy's own, if it has begun one
             residence = swapper.residence
             incoming, outgoing = int(np.flatnonzero(residence.cold[0])[-1]), residence.on_device(0)[0]
-            swapper.begin(residence.swap(0, incoming, outgoing))
-            made.finish_swap()
+            swapper.begin([residence.swap(0, incoming, outgoing)])
+            made.finish_swaps()
             assert incoming in made.placement.layers[0].units
         step = simple_step(made.layout, np.arange(3, 3 + rows) + start, start)
         np.testing.assert_allclose(made.forward(step), reference.forward(step), rtol=0, atol=1e-4)
