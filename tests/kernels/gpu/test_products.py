@@ -102,7 +102,9 @@ def test_products_with_packed_matrices(
 
 
 @pytest.mark.parametrize(
-    ("kind", "columns"), [(QuantType.Q4_0, 1152), (QuantType.Q4_1, 96), (QuantType.Q4_K, 512)], ids=str
+    ("kind", "columns"),
+    [(QuantType.Q4_0, 1152), (QuantType.Q4_1, 96), (QuantType.Q4_K, 512)],
+    ids=lambda value: getattr(value, "name", None),
 )
 def test_fragments_of_packed_weights(gpu: Gpu, rng: np.random.Generator, kind: QuantType, columns: int) -> None:
     """A few rows on tensor cores: the product, and a block's first half in the order in which the second reads it."""
