@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from .selective import SelectivePolicy
     from .spec import ModelSpec
     from .step import Step
+    from .turbo import Turbo
 
 Device = Literal["auto", "cpu", "cuda", "hybrid", "reference"]
 Mode = Literal["exact", "sparse", "turbo"]
@@ -33,18 +34,21 @@ class LoadProgress:
 class ExecutorOptions:
     """How to load a model. `threads` None: as many as measure fastest; `vram` in bytes, None: what is free.
 
-    `mode` None: sparse where that is exact. `count_activations`: keep counts for a profile (CPU). `selective`: a lossy
+    `mode` None: sparse where that is exact. `count_activations`: keep counts for a profile (CPU). `keep_inputs`:
+    keep what feed-forward blocks read, for a calibration (CPU). `selective`: a lossy
     policy that keeps or reads a part of the keys (reference and CPU). `repacked`: where a large model's weights may be
     kept as the CPU needs them, a file named after the model (a .tiles file; it is checked, made and replaced).
     `kv_pages` of `kv_type`, by cache group: what `allocate_kv` will be asked for, so that a hybrid leaves room.
     `rates`, by layer: how often each neuron fires or each expert is chosen, None: unknown; they tell a hybrid its hot
     set, and the CPU which layers are worth running sparse.
+    `turbo`: what mode turbo leaves out; without it that mode is an error.
     `main_memory`: free bytes of it; a hybrid keeps cold weights twice, to copy them to the card, if they fit."""
 
     threads: int | None = None
     max_rows: int = 512
     mode: Mode | None = None
     count_activations: bool = False
+    keep_inputs: bool = False
     selective: SelectivePolicy | None = None
     vram: int | None = None
     repacked: Path | None = None
@@ -52,6 +56,7 @@ class ExecutorOptions:
     kv_pages: tuple[int, ...] = ()
     kv_type: KVType = "f16"
     rates: tuple[npt.NDArray[np.float64] | None, ...] = ()
+    turbo: Turbo | None = None
     main_memory: int | None = None
 
 

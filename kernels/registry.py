@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import shutil
 from importlib.util import find_spec
 from pathlib import Path
@@ -9,6 +10,8 @@ from typing import TYPE_CHECKING
 
 from .errors import OutOfMemoryError, UnsupportedModelError
 from .executor import LoadProgress
+
+_log = logging.getLogger("localllm.kernels")
 
 if TYPE_CHECKING:
     from .executor import Device, Executor, ExecutorOptions
@@ -22,6 +25,10 @@ def open_executor(spec: ModelSpec, device: Device, options: ExecutorOptions) -> 
     Raises UnsupportedModelError for a device without an executor or without its packages, and what loading raises
     (OutOfMemoryError...).
     """
+    if options.mode == "turbo" and device in ("reference", "cuda"):
+        raise UnsupportedModelError(
+            f"there is no mode turbo on the device {device}", hint="Use --device cpu or hybrid."
+        )
     if device == "reference":
         from .reference import ReferenceExecutor
 
@@ -31,6 +38,8 @@ def open_executor(spec: ModelSpec, device: Device, options: ExecutorOptions) -> 
             raise UnsupportedModelError("the GPU executor has no selective KV policies", hint="Use --device cpu.")
         return _on_gpu(spec, options) if device == "cuda" else _hybrid(spec, options)
     if device == "auto" and options.selective is None and _has_card():
+        if options.mode == "turbo":
+            _log.warning("mode turbo leaves out neurons on the CPU only: what is on the card is computed exactly")
         for load in (_on_gpu, _hybrid):
             try:
                 return load(spec, options)

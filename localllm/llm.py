@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from localllm.kernels.spec import ModelSpec
     from localllm.speculation import Speculation
     from localllm.tokenizer import Tokenizer
+    from localllm.turbo.record import TurboRecord
 
 DEFAULT_CONTEXT = 8192  # tokens, where the model was trained for more
 
@@ -79,8 +80,10 @@ class LLM:
         from localllm.speculation import Target, check_choice, open_speculation
         from localllm.store import resolve_model
         from localllm.tokenizer import Tokenizer
+        from localllm.turbo.record import load_turbo
 
         self._closed = False
+        self._turbo: TurboRecord | None = None
         self._kv: KVType = kv
         self._template: ChatTemplate | None = None
         self._selective = None if kv_policy is None else parse_kv_policy(kv_policy)
@@ -91,6 +94,8 @@ class LLM:
         speculation: Speculation | None = None
         try:
             self.spec: ModelSpec = load_spec(self._file, context=context)
+            if mode == "turbo":
+                self._turbo = load_turbo(self.path)
             Tokenizer.check_kind(self._file)
             self.context = min(self.spec.context_length, DEFAULT_CONTEXT) if context is None else context
             target = Target(self._file, self.spec, device, threads, self.context, parallel)
@@ -130,6 +135,7 @@ class LLM:
                     kv_pages=engine_options.pages(self.spec, ExecutorOptions().max_rows),
                     kv_type=kv,
                     rates=measured_rates(self.path, len(self.spec.layers)) if profiled else (),
+                    turbo=None if self._turbo is None else self._turbo.turbo,
                     main_memory=detect().available_bytes if split else None,
                 )
                 executor = open_executor(self.spec, device, options)
@@ -328,7 +334,8 @@ class LLM:
         room = f"context {self.context}{', sliding' if self._slides else ''}"
         if self._window is not None:
             room = f"window {self._window}"
-        return f"{self.spec.name} ({self.spec.architecture}), {self._executor.describe()}, {room}"
+        cost = "" if self._turbo is None else f"; turbo: {self._turbo.cost}"
+        return f"{self.spec.name} ({self.spec.architecture}), {self._executor.describe()}, {room}{cost}"
 
     def close(self) -> None:
         """Free the model; may be called twice."""

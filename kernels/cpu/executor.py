@@ -17,14 +17,15 @@ from localllm.kernels.spec import LatentAttention
 from localllm.kernels.step import Output
 
 from .activation_counts import ActivationCounts
+from .block_inputs import BlockInputs
 from .compile import KernelCompiler
 from .governor import ThreadGovernor
 from .isa import choose_isa
 from .kv_pool import KVPool, page_shapes, page_type
 from .lower_model import lower
-from .lowering import BLOCK, Environment, RopeTables, blocks_of, tied
+from .lowering import BLOCK, Environment, RopeTables, blocks_of
 from .memory import Block
-from .modes import sparse_layers
+from .modes import checked_shortlist, sparse_layers, turbo_layers
 from .operation import Kind, Operation, Rows, build_table
 from .page_types import FLOAT_PAGES, LayerPages, PagePool, padded
 from .rope_table import RopeTable
@@ -82,15 +83,18 @@ class CpuExecutor:
         self._tokens, self._list = np.zeros(self.max_rows, np.int64), np.zeros(self.max_rows, np.int64)
         self._token_view, self._list_view = self._tokens.data, self._list.data
         self._words = self._team.words.data
-        self._tied = tied(spec)
         self._weights = Weights()
         self._ropes = RopeTables()
         self._pool: KVPool | None = None
         self._output_rows = min(_OUTPUT_ROWS, self.max_rows)
-        self._sparse_layers = sparse_layers(spec, options.mode, options.rates)
+        self._turbo = turbo_layers(spec, options.mode, options.turbo)
+        self._shortlist = checked_shortlist(spec, options.mode, options.turbo)
+        self._sparse_layers = sparse_layers(spec, options.mode, options.rates) | self._turbo.keys()
         self._counts = ActivationCounts() if options.count_activations else None
+        self._inputs = BlockInputs(len(spec.layers), self.max_rows, spec.hidden_size) if options.keep_inputs else None
         self._plan_weights()
-        kept = None if self._blocks else options.repacked  # the plan of a half does not say which neurons it has
+        # The plan of weights does not say which neurons a half has, nor what a calibration brings.
+        kept = None if self._blocks or self._turbo or self._shortlist is not None else options.repacked
         self._weights.load(options.progress, self._threads, kept)
 
     def _plan_weights(self) -> None:
@@ -108,7 +112,10 @@ class CpuExecutor:
             ropes=self._ropes,
             selective=SelectiveState(self._policy, self.layout, shapes, [1] * len(self.layout.groups)),
             sparse_layers=self._sparse_layers,
+            turbo=self._turbo,
+            shortlist=self._shortlist,
             counts=self._counts,
+            inputs=self._inputs,
             blocks=self._blocks,
         )
         for single in (True, False):
@@ -237,7 +244,7 @@ class CpuExecutor:
         """What a step of one row reads; as little Python as possible, see GroupPlan."""
         token, position = int(step.tokens[0]), int(step.positions[0])
         self._check_token(token)
-        if self._tied:
+        if self._environment.tied:
             self._token_view[0] = token
         else:
             self._embed(step)
@@ -253,7 +260,7 @@ class CpuExecutor:
         """What a step of any number of rows reads."""
         self._check_token(int(step.tokens.min()))
         self._check_token(int(step.tokens.max()))
-        if self._tied:
+        if self._environment.tied:
             self._tokens[: len(step.tokens)] = step.tokens
         else:
             self._embed(step)
@@ -318,10 +325,12 @@ class CpuExecutor:
     def describe(self) -> str:
         """One line for people."""
         megabytes = self._weights.arena.size / 1e6
-        sparse = f", sparse in {len(self._sparse_layers)} layers" if self._sparse_layers else ""
+        sparse = f", sparse in {len(self._sparse_layers)} layers" if self._sparse_layers and not self._turbo else ""
+        turbo = f", turbo in {len(self._turbo)} layers" if self._turbo else ""
+        turbo += ", shortlist of tokens" if self._shortlist is not None else ""
         rewritten = "".join(f"; {line}" for line in self._weights.rewritten)
         weights = f"weights {megabytes:.0f} MB repacked"
-        return f"CPU {self._compiler.isa.name}, {self._threads} threads, {weights}{sparse}{rewritten}"
+        return f"CPU {self._compiler.isa.name}, {self._threads} threads, {weights}{sparse}{turbo}{rewritten}"
 
     def activation_counts(self) -> dict[int, npt.NDArray[np.int64]]:
         """By layer, how often each neuron fired (or each expert was chosen) since the executor was opened.
@@ -329,6 +338,12 @@ class CpuExecutor:
         Empty unless the options asked for it; dense layers without exact zeros are missing.
         """
         return {} if self._counts is None else self._counts.by_layer()
+
+    def block_inputs(self, layer: int, rows: int) -> Floats:
+        """The residual stream before a feed-forward block, of the last step's first rows; see `keep_inputs`."""
+        if self._inputs is None:
+            raise ExecutionError("the executor was opened without keep_inputs")
+        return self._inputs.of(layer, rows)
 
     def profile(self) -> dict[str, int]:
         """Cycles that the first thread spent in each kind of operation since the last call."""

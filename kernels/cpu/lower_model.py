@@ -13,8 +13,9 @@ from .lower_attention import lower_attention
 from .lower_experts import lower_experts, lower_router
 from .lower_feed_forward import lower_feed_forward
 from .lower_latent_attention import lower_latent_attention
+from .lower_shortlist import lower_shortlist
 from .lower_sparse import lower_sparse
-from .lowering import BLOCK, Lowering, tied
+from .lowering import BLOCK, Lowering
 from .normalise import NormWeights, finish_logits, normalise
 from .operation import Kind, Operation
 from .page_types import padded
@@ -46,6 +47,8 @@ def _model(lowering: Lowering, hidden: bool, logits: bool) -> list[Operation]:
         else:
             attended = lower_attention(lowering, index, layer.attention, layer.residual_scale, target)
         lowering.x = before if layer.parallel else attended
+        if lowering.environment.inputs is not None:
+            lowering.add(lowering.environment.inputs.copy(lowering, index))
         other = lowering.environment.blocks.get(index)
         if other is not None:
             lowering.x = other(lowering, index, layer.residual_scale, attended, choice)
@@ -63,7 +66,7 @@ def _model(lowering: Lowering, hidden: bool, logits: bool) -> list[Operation]:
 
 def _embedding(lowering: Lowering) -> None:
     environment = lowering.environment
-    if tied(environment.spec):
+    if environment.tied:
         matrix = _head_matrix(environment)
         units = environment.weights.blob("unit vectors", lambda: unit_rows(matrix.layout))
         scale = environment.spec.embed.scale
@@ -108,14 +111,17 @@ def _head(lowering: Lowering, hidden: bool, logits: bool) -> None:
         _hand_out(lowering, norm, 0)
     if not logits:
         return
-    matrix = _head_matrix(environment)
-    read_format = matrix.layout.activation
-    source = lowering.prepare(
-        "head", norm, lowering.x, lowering.blocks, [read_format], row_list=row_list, kind=Kind.HEAD
-    )[read_format]
-    finish = head.softcap is not None or head.scale != 1.0
     target = environment.logits
-    lowering.add(linear(matrix, source=source, target=target, count=lowering.count, kind=Kind.HEAD))
+    if environment.shortlist is not None:
+        lower_shortlist(lowering, head, norm, environment.shortlist, row_list)
+    else:
+        matrix = _head_matrix(environment)
+        read_format = matrix.layout.activation
+        source = lowering.prepare(
+            "head", norm, lowering.x, lowering.blocks, [read_format], row_list=row_list, kind=Kind.HEAD
+        )[read_format]
+        lowering.add(linear(matrix, source=source, target=target, count=lowering.count, kind=Kind.HEAD))
+    finish = head.softcap is not None or head.scale != 1.0
     if finish:
         width = padded(environment.spec.vocabulary_size)
         lowering.add(

@@ -3,6 +3,8 @@
 The gate (or, without one, the up matrix) is computed for every neuron, on tiles; then the up rows and down columns of
 the neurons with a positive result. Their inputs stay float32, so what is left out is exactly zero and what is computed
 is at least as accurate as on tiles.
+
+In mode turbo a layer may have scores that say which neurons to compute, see `kernels.turbo`.
 """
 
 from __future__ import annotations
@@ -14,10 +16,12 @@ import numpy as np
 
 from localllm.gguf_io import dequantize
 from localllm.kernels.spec import Activation, FeedForward
+from localllm.kernels.turbo import Scores
 
 from .activation_format import FLOATS
 from .linear import linear
 from .lower_feed_forward import padded_order
+from .lower_guess import add_guess, thresholds_of
 from .lowering import BLOCK, Lowering, blocks_of
 from .normalise import NormKind
 from .operation import Kind, Rows
@@ -32,7 +36,7 @@ from .sparse.records import RecordForm, pack_records, pack_scales, record_form, 
 from .sparse.rows import NeuronRows, pack_rows, row_bytes, up_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Container, Iterable
 
     from localllm.gguf_io import Tensor
     from localllm.kernels.spec import Layer
@@ -40,19 +44,22 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class SparseSupport:
-    """Layers that can run sparse, and in words why others of the same activation cannot."""
+    """Layers that can skip neurons, and in words why others of the same activation cannot."""
 
     layers: frozenset[int]
     obstacles: tuple[str, ...]
 
 
-def sparse_support(layers: Iterable[Layer]) -> SparseSupport:
-    """Which feed-forward blocks have zeros to skip and types whose columns can be had alone."""
+def sparse_support(layers: Iterable[Layer], turbo: Container[int] = ()) -> SparseSupport:
+    """Which feed-forward blocks have zeros to skip and types whose columns can be had alone.
+
+    `turbo`: layers that skip neurons whether these are zero or not.
+    """
     able: set[int] = set()
     obstacles: dict[str, None] = {}  # in the order they are met
     for index, layer in enumerate(layers):
         block = layer.feed_forward
-        if not block.activation.sparse:
+        if not block.activation.sparse and index not in turbo:
             continue
         if not isinstance(block, FeedForward):
             obstacles["mixtures of experts"] = None
@@ -95,7 +102,10 @@ def add_sparse(
     target: Rows,
     known_gate: Rows | None = None,
 ) -> None:
-    """target = residual + scale * feed_forward(x) without its post norm; `known_gate`: the gates are there already."""
+    """target = residual + scale * feed_forward(x) without its post norm; `known_gate`: the gates are there already.
+
+    Scores that are a guess are not needed where the gates are known.
+    """
     name = f"layer {index} feed-forward"
     neurons = block.up.weight.rows
     blocks = blocks_of(neurons)
@@ -103,31 +113,35 @@ def add_sparse(
     norm = lowering.norm(f"{name} norm", block.norm, lowering.width)
     count = lowering.count
 
-    if known_gate is None:
-        first = block.gate or block.up
-        part = "up" if block.gate is None else "gate"
-        matrix = weights.matrix(f"{name} {part}", [first.weight], padded_order(neurons), [first.bias])
-        form = matrix.layout.activation
-        sources = lowering.prepare(
-            "x", norm, lowering.x, lowering.blocks, [form, *([FLOATS] if block.gate is not None else [])]
-        )
-        gate = workspace.shared("sparse gate", 4 * BLOCK * blocks)
-        lowering.add(linear(matrix, source=sources[form], target=gate, count=count, kind=Kind.GATE_UP))
-    else:
-        gate = known_gate
-        sources = lowering.prepare("x", norm, lowering.x, lowering.blocks, [FLOATS])
-
+    turbo = lowering.environment.turbo.get(index)
+    guess = None if turbo is None or turbo.scores is Scores.GATE or known_gate is not None else turbo
+    floats = [FLOATS] if block.gate is not None else []
     active = ActiveLists(lowering.local("active neurons", active_bytes(blocks)), blocks)
-    lowering.add(
-        compact(
-            block.activation,
-            gate=gate,
-            active=active,
-            share=lowering.everyone,
-            kind=Kind.GATE_UP,
-            barrier=not lowering.single,
+    if guess is not None:
+        sources = add_guess(lowering, index, block, guess, active)
+    else:
+        if known_gate is None:
+            first = block.gate or block.up
+            part = "up" if block.gate is None else "gate"
+            matrix = weights.matrix(f"{name} {part}", [first.weight], padded_order(neurons), [first.bias])
+            form = matrix.layout.activation
+            sources = lowering.prepare("x", norm, lowering.x, lowering.blocks, [form, *floats])
+            gate = workspace.shared("sparse gate", 4 * BLOCK * blocks)
+            lowering.add(linear(matrix, source=sources[form], target=gate, count=count, kind=Kind.GATE_UP))
+        else:
+            gate = known_gate
+            sources = lowering.prepare("x", norm, lowering.x, lowering.blocks, [FLOATS])
+        lowering.add(
+            compact(
+                block.activation,
+                gate=gate,
+                active=active,
+                share=lowering.everyone,
+                kind=Kind.GATE_UP,
+                barrier=not lowering.single,
+                thresholds=thresholds_of(lowering, name, turbo) if turbo and turbo.scores is Scores.GATE else 0,
+            )
         )
-    )
     if lowering.environment.counts is not None:
         address = lowering.environment.counts.address(index, neurons)
         lowering.add(count_active(active=active, counts=address, count=count, kind=Kind.GATE_UP))

@@ -25,9 +25,11 @@ from .step_state import Word
 if TYPE_CHECKING:
     from localllm.kernels.kv_layout import KVLayout
     from localllm.kernels.spec import ModelSpec, Norm, Rope
+    from localllm.kernels.turbo import LayerTurbo, Shortlist
 
     from .activation_counts import ActivationCounts
     from .activation_format import Form
+    from .block_inputs import BlockInputs
     from .experts import Choice
     from .selective_state import SelectiveState
     from .weights import Weights
@@ -57,9 +59,17 @@ class Environment:
     ropes: RopeTables
     selective: SelectiveState
     sparse_layers: frozenset[int] = frozenset()  # whose feed-forward blocks skip neurons that do not fire
+    turbo: Mapping[int, LayerTurbo] = field(default_factory=dict)  # what sparse layers leave out, though not zero
+    shortlist: Shortlist | None = None  # which logits are computed, if not all
     counts: ActivationCounts | None = None  # where to count activations
+    inputs: BlockInputs | None = None  # where to keep what feed-forward blocks read
     blocks: Mapping[int, OtherBlock] = field(default_factory=dict)  # layers whose feed-forward blocks others lower
     taps: tuple[int, ...] = ()  # layers whose output is handed out beside hidden vectors
+
+    @property
+    def tied(self) -> bool:
+        """Whether embedding rows are read from the head's tiles."""
+        return tied(self.spec) and self.shortlist is None
 
     @property
     def outputs_only(self) -> bool:
@@ -71,6 +81,7 @@ class Environment:
         last = self.spec.layers[number]
         plain = isinstance(last.attention, Attention) and isinstance(last.feed_forward, FeedForward)
         other = number in self.sparse_layers or number in self.blocks or self.selective.policy is not None
+        other = other or self.inputs is not None
         return plain and not last.parallel and not other
 
 

@@ -42,8 +42,7 @@ class StreamedBlock:
 
     def input_formats(self, flow: Flow, half: GpuHalf | GpuExpertHalf) -> Format:
         """The formats of x that the products read."""
-        formats = self._machine.matrices.all_formats(flow.rows)
-        return formats | Format.NATURAL if isinstance(half, GpuExpertHalf) else formats
+        return Format.SHORT | Format.NATURAL if isinstance(half, GpuExpertHalf) else Format.SHORT
 
     def chosen(self, flow: Flow, half: GpuExpertHalf) -> None:
         """The router has chosen: experts that are hit may cross."""

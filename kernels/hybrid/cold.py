@@ -20,6 +20,7 @@ from localllm.kernels.cpu.weights import Weights
 from localllm.kernels.cpu.workspace import Workspace
 from localllm.kernels.kv_layout import KVLayout
 
+from .cold_turbo import cold_turbo
 from .halves import SplitExperts
 from .lowering import lower_cold, write_places
 
@@ -61,6 +62,7 @@ class ColdHalf:
         self._weights = Weights()
         self._workspace = Workspace(self.threads, options.max_rows)
         layout = KVLayout.of(spec)
+        turbo = cold_turbo(spec, splits, options)
         environment = Environment(
             spec=spec,
             layout=layout,
@@ -73,7 +75,8 @@ class ColdHalf:
             max_parts=1,
             ropes=RopeTables(),
             selective=SelectiveState(None, layout, (), [0] * len(layout.groups)),
-            sparse_layers=sparse_layers(spec, options.mode),
+            sparse_layers=sparse_layers(spec, "sparse" if options.mode == "turbo" else options.mode) | turbo.keys(),
+            turbo=turbo,
         )
 
         def lowered(single: bool) -> list[Operation]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -57,7 +58,8 @@ class HybridExecutor:
         self.placement = placement
         self._patience = patience
         self._splits = split_model(spec, placement, spare=adaptive)
-        self._device = make_device(spec, self._splits, given, patience)
+        exact = replace(given, mode="sparse", turbo=None) if given.mode == "turbo" else given  # only the CPU leaves out
+        self._device = make_device(spec, self._splits, exact, patience)
         self.layout = self._device.executor.layout
         self._exchange = self._device.exchange
         self._number = 0

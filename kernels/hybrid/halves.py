@@ -34,11 +34,13 @@ class SplitFeedForward:
     """A dense block's halves; None: nothing is there. The bias of down is in `hot`, if there is one.
 
     `gate`, if given, has the rows of all neurons, those of `hot` first: the device computes it for both.
+    `cold_neurons`: which of the block's those of `cold` are.
     """
 
     block: FeedForward
     hot: FeedForward | None
     cold: FeedForward | None
+    cold_neurons: Indices
     gate: Linear | None = None
 
 
@@ -116,10 +118,10 @@ def _split(block: FeedForward | MixtureOfExperts, placed: LayerPlacement, spare:
     rest = _some(halves[1])
     bias = block.down.bias if halves[0] is None else None
     rest = replace(rest, down=Linear(rest.down.weight, bias), post_norm=None)
+    members = [_members(units, group, block.up.weight.rows) for units in (hot, cold)]
     if not placed.gate or block.gate is None:
-        return SplitFeedForward(block, halves[0], rest)
-    order = np.concatenate([_members(units, group, block.up.weight.rows) for units in (hot, cold)])
-    return SplitFeedForward(block, halves[0], rest, _rows(block.gate, order))
+        return SplitFeedForward(block, halves[0], rest, members[1])
+    return SplitFeedForward(block, halves[0], rest, members[1], _rows(block.gate, np.concatenate(members)))
 
 
 def without_data(split: Split) -> Split:
@@ -226,4 +228,4 @@ def _along(data: npt.NDArray[np.uint8], members: Indices, axis: int) -> npt.NDAr
 
 
 def _neighbours(members: Indices) -> bool:
-    return len(members) > 0 and int(members[-1]) - int(members[0]) == len(members) - 1
+    return len(members) > 0 and bool((np.diff(members) == 1).all())

@@ -56,7 +56,7 @@ _LOAD = (
         help="When the context is full: end the answer and say so (error), or drop old tokens and go on (window).",
     ),
     click.option(
-        "--mode", type=click.Choice(["exact", "sparse", "turbo"]), help="How much to compute; exact loses nothing."
+        "--mode", type=click.Choice(["exact", "sparse", "turbo"]), help="How much to compute; turbo loses a little."
     ),
     click.option(
         "--speculate",

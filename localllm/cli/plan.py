@@ -76,6 +76,8 @@ def plan(model: str, vram: int | None, context: int, kv: KVType, as_json: bool) 
     from localllm.placement import measure_machine, parts_of, plan_placement
     from localllm.store import resolve_model
 
+    from .predictor import saved_lines
+
     path = resolve_model(model).path
     hardware = detect()
     machine = measure_machine(hardware)
@@ -102,5 +104,7 @@ def plan(model: str, vram: int | None, context: int, kv: KVType, as_json: bool) 
     else:
         click.echo(f"GPU: none ({hardware.gpu_note or 'no memory was given'}); everything runs on the CPU")
     click.echo(f"expected: {chosen.prediction.decode:.1f} tok/s writing, {chosen.prediction.prefill:.0f} tok/s reading")
+    for line in saved_lines(path):
+        click.echo(line)
     for name, other in others:
         click.echo(f"  with {name}: {other.prediction.decode:.1f} tok/s writing")

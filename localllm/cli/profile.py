@@ -10,6 +10,7 @@ import click
 
 from .completion import ModelName
 from .loading import resolve
+from .percent import Percent
 from .progress import load_progress
 
 if TYPE_CHECKING:
@@ -43,6 +44,8 @@ def facts_of(profile: ActivationProfile, path: Path) -> dict[str, Any]:
 @click.option("--output", "-o", type=click.Path(dir_okay=False, path_type=Path), help="Default: beside the model.")
 @click.option("--plot", is_flag=True, help="Draw the curves in the terminal.")
 @click.option("--picture", type=click.Path(dir_okay=False, path_type=Path), help="Draw them as a PNG (matplotlib).")
+@click.option("--predictor", is_flag=True, help="Calibrate --mode turbo as well, and measure what it costs.")
+@click.option("--turbo-loss", type=Percent(), help="How much turbo may cost in perplexity; default: 1%.")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object.")
 def profile(
     model: str,
@@ -52,9 +55,14 @@ def profile(
     output: Path | None,
     plot: bool,
     picture: Path | None,
+    predictor: bool,
+    turbo_loss: float | None,
     as_json: bool,
 ) -> None:
-    """Count which neurons of MODEL fire and which experts are chosen over a text; `plan` uses the counts."""
+    """Count which neurons of MODEL fire and which experts are chosen over a text; `plan` uses the counts.
+
+    With --predictor it also finds what --mode turbo may leave out, and what that costs.
+    """
     from localllm.errors import RequestError
     from localllm.gguf_io import open_gguf
     from localllm.kernels.cpu.executor import CpuExecutor
@@ -64,9 +72,13 @@ def profile(
     from localllm.profiles.record import fingerprint
     from localllm.profiles.text import TEXT
     from localllm.tokenizer import Tokenizer
+    from localllm.turbo.record import turbo_path
 
+    from .predictor import calibrated, turbo_facts, turbo_lines
     from .run import read_prompt
 
+    if turbo_loss is not None and not predictor:
+        raise click.UsageError("--turbo-loss needs --predictor")
     path = resolve(model).path
     content = TEXT if text is None else read_prompt("", text)
     with open_gguf(path) as file, load_progress(False) as progress:
@@ -74,28 +86,41 @@ def profile(
         if len(ids) < 2:
             raise RequestError("the text has fewer than two tokens", parameter="text")
         options = ExecutorOptions(threads=threads, count_activations=True, progress=progress)
-        executor = CpuExecutor(load_spec(file, context=context), options)
+        spec = load_spec(file, context=context)
+        executor = CpuExecutor(spec, options)
         progress.done()
         try:
             measured = measure_profile(executor, ids, model=fingerprint(path), context=context)
         finally:
             executor.close()
+        turbo = calibrated(file, spec, ids, path, turbo_loss, threads) if predictor else None
     target = output or profile_path(path)
     save_profile(measured, target)
     if picture is not None:
         curve.save_picture(measured, picture)
     facts = facts_of(measured, target)
+    if turbo is not None:
+        facts["turbo"] = turbo_facts(turbo, turbo_path(path))
     if as_json:
         click.echo(json.dumps(facts))
         return
     if not measured.layers:
         click.echo(f"{model}: no exact zeros and no experts: every neuron counts the same for every token")
-        return
-    click.echo(f"{model}: {facts['tokens']} tokens, {len(measured.layers)} layers counted, saved in {target}")
+    else:
+        print_counts(model, facts)
+        if plot:
+            for line in curve.text_curve(measured):
+                click.echo(line)
+    if turbo is not None:
+        for line in turbo_lines(turbo, turbo_path(path)):
+            click.echo(line)
+
+
+def print_counts(model: str, facts: dict[str, Any]) -> None:
+    """A profile for people."""
+    counted = f"{facts['tokens']} tokens, {len(facts['layers'])} layers counted"
+    click.echo(f"{model}: {counted}, saved in {facts['profile']}")
     click.echo(f"a token leaves out {facts['sparsity']:.1%} of the units; the hottest")
     click.echo(f"{facts['hot_share_of_80_percent']:.0%} make 80% of the activations")
     for share, covered in facts["coverage_of_second_half"].items():
         click.echo(f"the hottest {float(share):.0%} of the first half make {covered:.0%} of the second half")
-    if plot:
-        for line in curve.text_curve(measured):
-            click.echo(line)

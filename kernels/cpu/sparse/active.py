@@ -65,15 +65,27 @@ def active_bytes(blocks: int) -> int:
 
 
 def compact(
-    activation: Activation, *, gate: Rows, active: ActiveLists, share: Share, kind: Kind, barrier: bool
+    activation: Activation | None,
+    *,
+    gate: Rows,
+    active: ActiveLists,
+    share: Share,
+    kind: Kind,
+    barrier: bool,
+    thresholds: int = 0,
 ) -> Operation:
-    """The list of positive gates and their activations."""
-    arguments = (*gate.fields, *active.fields, *share.fields)
+    """The list of positive gates and their activations.
+
+    `thresholds`, the address of a float32 for each neuron: of gates whose activation is larger than it in magnitude.
+    Without an activation `gate` are scores, and the list has those that are larger; the values are 1.
+    """
+    arguments = (*gate.fields, *active.fields, *share.fields, thresholds)
 
     def emit(e: Emitter, record: Value, step: Value, thread: Value) -> None:
         values = Arguments(e, record, thread)
         gates, lists = values.rows(), ActiveValue(e, values)
         start, stop = values.share(step)
+        least_at = values.integer()
         vectors = e.mul(lists.blocks, 2)
         lanes = e.constant(I32X16, range(LANES))
 
@@ -84,20 +96,68 @@ def compact(
                 position = carried[0]
                 e.store(e.convert(position, I32), starts, e.mul(i, 4))
                 value = e.load(F32X16, source, e.mul(i, 64))
-                fires = e.compare(">", value, 0.0)
                 number = e.add(lanes, e.splat(e.convert(e.mul(i, LANES), I32), LANES))
-                result = emit_activation(e, activation, value, None)
-                return [_store_some(e, fires, [(number, numbers), (result, kept)], position)]
+                result = e.constant(F32X16, 1.0) if activation is None else emit_activation(e, activation, value, None)
+                if thresholds:
+                    compared = value if activation is None else e.abs(result)
+                    fires = e.compare(">", compared, e.load(F32X16, e.pointer(least_at), e.mul(i, 64)))
+                else:
+                    fires = e.compare(">", value, 0.0)
+                return [store_some(e, fires, [(number, numbers), (result, kept)], position)]
 
             total = e.loop(vectors, [e.integer(0)], vector)[0]
             e.store(e.convert(total, I32), starts, e.mul(vectors, 4))
 
         e.loop(stop, [], row, start=start)
 
-    return Operation(KernelSource("compact", activation.value, emit), arguments, kind, barrier)
+    key = f"{activation and activation.value} {bool(thresholds)}"
+    return Operation(KernelSource("compact", key, emit), arguments, kind, barrier)
 
 
-def _store_some(e: Emitter, chosen: Value, pairs: list[tuple[Value, Value]], position: Value) -> Value:
+def keep_firing(
+    activation: Activation,
+    *,
+    gate: Rows,
+    guessed: ActiveLists,
+    active: ActiveLists,
+    share: Share,
+    kind: Kind,
+    barrier: bool,
+) -> Operation:
+    """Those of the guessed lists that fire; `gate`: float32 gates in the order of these lists."""
+    arguments = (*gate.fields, *guessed.fields, *active.fields, *share.fields)
+
+    def emit(e: Emitter, record: Value, step: Value, thread: Value) -> None:
+        values = Arguments(e, record, thread)
+        gates, before, after = values.rows(), ActiveValue(e, values), ActiveValue(e, values)
+        start, stop = values.share(step)
+        vectors = e.mul(after.blocks, 2)
+        lanes = e.constant(I32X16, range(LANES))
+
+        def row(m: Value, _: list[Value]) -> None:
+            source, edges, numbers = gates.row(m), before.starts(m), before.numbers(m)
+            starts, targets = after.starts(m), (after.numbers(m), after.values(m))
+
+            def vector(i: Value, carried: list[Value]) -> list[Value]:
+                position = carried[0]
+                e.store(e.convert(position, I32), starts, e.mul(i, 4))
+                first, last = (load_index(e, edges, e.add(i, k)) for k in range(2))
+                value = e.load(F32X16, source, e.mul(first, 4))
+                here = e.compare("<", lanes, e.splat(e.convert(e.sub(last, first), I32), LANES))
+                fires = e.bit_and(e.compare(">", value, 0.0), here)
+                number = e.load(I32X16, numbers, e.mul(first, 4))
+                result = emit_activation(e, activation, value, None)
+                return [store_some(e, fires, list(zip((number, result), targets, strict=True)), position)]
+
+            total = e.loop(vectors, [e.integer(0)], vector)[0]
+            e.store(e.convert(total, I32), starts, e.mul(vectors, 4))
+
+        e.loop(stop, [], row, start=start)
+
+    return Operation(KernelSource("keep_firing", activation.value, emit), arguments, kind, barrier)
+
+
+def store_some(e: Emitter, chosen: Value, pairs: list[tuple[Value, Value]], position: Value) -> Value:
     """Store the chosen lanes of vectors one after the other from `position` on; returns the position after them."""
     offset = e.mul(position, 4)
     if e.isa.name == "avx512vnni":

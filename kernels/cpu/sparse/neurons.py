@@ -21,6 +21,7 @@ from .codes import UNIT
 from .part_sums import FEW_ROWS
 from .record_columns import Columns
 from .record_rows import emit_row
+from .records import LINE
 
 if TYPE_CHECKING:
     from localllm.kernels.cpu.emit import Emitter
@@ -183,8 +184,9 @@ class _Neurons:
         for record, pointers in ((here, self.columns.pointers), (later, self.columns.later)):
             e.store(e.address(record), pointers, e.mul(place, 8))
         value = e.load(F32, kept, e.mul(k, 4))
-        if form.up is not None:
-            product = emit_row(e, form, form.up, here, self.sources.row(m), later)
+        if form.row is not None:
+            asked = range(form.column_bytes // LINE, form.size // LINE)
+            product = emit_row(e, form.row, here, self.sources.row(m), later, asked)
             if self.biased:
                 product = e.add(product, e.load(F32, self.bias, e.mul(number, 4)))
             if self.positive:

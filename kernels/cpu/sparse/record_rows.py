@@ -1,4 +1,4 @@
-"""The product of a record's up row with a row of levels."""
+"""The product of a row of a record with a row of levels."""
 
 from __future__ import annotations
 
@@ -13,17 +13,16 @@ from .records import LINE, emit_load_scales, scale_bytes
 if TYPE_CHECKING:
     from localllm.kernels.cpu.emit import Emitter
 
-    from .codes import Codes
-    from .records import RecordForm
+    from .records import RecordRow
 
 SECOND_LEVEL = 2  # a request that fills the first level occupies the core longer: 12 instead of 17 GB/s
 
 
-def emit_row(e: Emitter, form: RecordForm, codes: Codes, record: Value, levels: Value, later: Value) -> Value:
-    """The product of a record's up row and a row of levels; asks for the record `later` on the way."""
-    sizes, zero = unit_sizes(form.blocks), e.constant(F32X16, 0.0)
-    first_line = form.column_bytes // LINE
-    lines = form.size // LINE - first_line
+def emit_row(e: Emitter, row: RecordRow, record: Value, levels: Value, later: Value, asked: range) -> Value:
+    """The product of a record's row and a row of levels; asks for lines `asked` of the record `later` on the way."""
+    codes = row.codes
+    sizes, zero = unit_sizes(row.blocks), e.constant(F32X16, 0.0)
+    first_line, lines = asked.start, len(asked)
     many = sizes.count(16)
     step, exponent = scale_bytes(codes), high_exponent(e)
 
@@ -56,9 +55,9 @@ def emit_row(e: Emitter, form: RecordForm, codes: Codes, record: Value, levels: 
             few = emit_load_scales(e, codes, size, e.at(record, at), 0)
             return e.shuffle(few, [lane % size for lane in range(16)])
 
-        result = [e.fma(spread(form.row_scales), e.convert(whole, F32), totals[0])]
+        result = [e.fma(spread(row.scales), e.convert(whole, F32), totals[0])]
         if codes.minimum:
-            result.append(e.fma(spread(form.row_minimums), e.convert(sums_of, F32), totals[1]))
+            result.append(e.fma(spread(row.minimums), e.convert(sums_of, F32), totals[1]))
         return result
 
     totals = [zero] * (1 + codes.minimum)
@@ -71,7 +70,7 @@ def emit_row(e: Emitter, form: RecordForm, codes: Codes, record: Value, levels: 
 
     def full(i: Value, carried: list[Value]) -> list[Value]:
         ask(i)
-        codes_at = e.at(record, form.column_bytes, e.mul(i, 16 * BLOCK // 2))
+        codes_at = e.at(record, row.start, e.mul(i, 16 * BLOCK // 2))
         return unit(16, codes_at, e.mul(i, 16), e.at(levels, HEADER, e.mul(i, unit_bytes(16))), carried)
 
     if many > 2:
@@ -82,7 +81,7 @@ def emit_row(e: Emitter, form: RecordForm, codes: Codes, record: Value, levels: 
     done, at = 16 * many, HEADER + many * unit_bytes(16)
     for index, size in enumerate(sizes[many:]):
         ask(many + index)
-        totals = unit(size, e.at(record, form.column_bytes + done * BLOCK // 2), done, e.at(levels, at), totals)
+        totals = unit(size, e.at(record, row.start + done * BLOCK // 2), done, e.at(levels, at), totals)
         done, at = done + size, at + unit_bytes(size)
     total = totals[0] if len(totals) == 1 else e.add(*totals)
     return e.mul(e.horizontal_sum(total), e.load(F32, levels))

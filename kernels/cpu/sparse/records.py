@@ -37,6 +37,35 @@ _PIECES = (64, 32, 16)
 
 
 @dataclass(frozen=True, slots=True)
+class RecordRow:
+    """Where a row of weights lies in a record: codes, then scales, then minimums. `blocks` of 32 inputs."""
+
+    codes: Codes
+    start: int
+    blocks: int
+
+    @property
+    def padded_blocks(self) -> int:
+        """Blocks that the row has codes and scales of."""
+        return self.blocks + self.blocks % 2
+
+    @property
+    def scales(self) -> int:
+        """Where the scales begin."""
+        return self.start + self.padded_blocks * BLOCK // 2
+
+    @property
+    def minimums(self) -> int:
+        """Where the minimums begin."""
+        return self.scales + self.padded_blocks * scale_bytes(self.codes)
+
+    @property
+    def end(self) -> int:
+        """Where the row ends."""
+        return self.minimums + self.codes.minimum * self.padded_blocks * scale_bytes(self.codes)
+
+
+@dataclass(frozen=True, slots=True)
 class RecordForm:
     """How a layer's neurons lie in memory; `up` None: there is no up row. Blocks of 32 inputs, units of 32 outputs."""
 
@@ -51,26 +80,14 @@ class RecordForm:
         return self.units * UNIT // 2
 
     @property
-    def padded_blocks(self) -> int:
-        """Blocks that a row has codes and scales of."""
-        return self.blocks + self.blocks % 2
-
-    @property
-    def row_scales(self) -> int:
-        """Where the scales of the row begin."""
-        return self.column_bytes + self.padded_blocks * BLOCK // 2
-
-    @property
-    def row_minimums(self) -> int:
-        """Where the minimums of the row begin."""
-        return self.row_scales + self.padded_blocks * scale_bytes(self.up or self.down)
+    def row(self) -> RecordRow | None:
+        """The up row."""
+        return None if self.up is None else RecordRow(self.up, self.column_bytes, self.blocks)
 
     @property
     def size(self) -> int:
         """Bytes of a record, whole cache lines."""
-        end = self.column_bytes
-        if self.up is not None:
-            end = self.row_minimums + self.up.minimum * self.padded_blocks * scale_bytes(self.up)
+        end = self.column_bytes if self.row is None else self.row.end
         return -(-end // LINE) * LINE
 
     @property
@@ -103,12 +120,18 @@ def pieces_of(units: int) -> list[int]:
     return result + [piece for piece in _PIECES[1:] if left & piece]
 
 
+def row_codes(tensor: Tensor) -> Codes | None:
+    """The codes of a matrix whose rows can be multiplied with levels, None for other types."""
+    codes = codes_of(tensor.quant_type)
+    return codes if codes is not None and codes.kind is CodeKind.NIBBLES and codes.group == BLOCK else None
+
+
 def record_form(up: Tensor | None, down: Tensor, transposed: bool) -> RecordForm | None:
     """The form of a block with these matrices, None where its numbers do not fit into one."""
-    down_codes, up_codes = codes_of(down.quant_type), None if up is None else codes_of(up.quant_type)
+    down_codes, up_codes = codes_of(down.quant_type), None if up is None else row_codes(up)
     if transposed or down_codes is None or down_codes.kind is not CodeKind.NIBBLES:
         return None
-    if up is not None and (up_codes is None or up_codes.kind is not CodeKind.NIBBLES or up_codes.group != BLOCK):
+    if up is not None and up_codes is None:
         return None
     return RecordForm(up_codes, down_codes, 0 if up is None else units_of(up.columns), units_of(down.rows))
 
@@ -133,10 +156,8 @@ def pack_records(form: RecordForm, up: Tensor | None, down: Tensor, target: Byte
         order = _piece_order(piece)
         records[:, at : at + piece] = quants[:, order] | (quants[:, order + piece] << np.uint8(4))
         at += piece
-    if up is not None:
-        for start in range(0, neurons, _ROWS_AT_ONCE):
-            stop = min(start + _ROWS_AT_ONCE, neurons)
-            _pack_rows(form, up.row_slice(start, stop), records[start:stop])
+    if up is not None and form.row is not None:
+        pack_record_rows(form.row, up, records)
 
 
 def _piece_order(piece: int) -> npt.NDArray[np.int64]:
@@ -145,16 +166,22 @@ def _piece_order(piece: int) -> npt.NDArray[np.int64]:
     return piece // 4 * (place // 4) + 4 * lane + place % 4
 
 
-def _pack_rows(form: RecordForm, rows: Tensor, records: Bytes) -> None:
-    """The up rows of some neurons into their records."""
-    assert form.up is not None
+def pack_record_rows(row: RecordRow, tensor: Tensor, records: Bytes) -> None:
+    """The rows of a matrix into records, uint8 [neurons, bytes]."""
+    for start in range(0, tensor.rows, _ROWS_AT_ONCE):
+        stop = min(start + _ROWS_AT_ONCE, tensor.rows)
+        _pack_rows(row, tensor.row_slice(start, stop), records[start:stop])
+
+
+def _pack_rows(row: RecordRow, rows: Tensor, records: Bytes) -> None:
+    """A row of some neurons into their records."""
     found, count = decompose(rows), rows.rows
-    padded = form.padded_blocks
-    quants = np.full((count, padded, BLOCK), form.up.zero_point, np.uint8)
-    codes = (found.quants + np.int8(form.up.zero_point)).view(np.uint8)
-    quants[:, : form.blocks] = codes.reshape(count, form.blocks, BLOCK)
-    first, at = 0, form.column_bytes
-    for size in unit_sizes(form.blocks):
+    padded = row.padded_blocks
+    quants = np.full((count, padded, BLOCK), row.codes.zero_point, np.uint8)
+    codes = (found.quants + np.int8(row.codes.zero_point)).view(np.uint8)
+    quants[:, : row.blocks] = codes.reshape(count, row.blocks, BLOCK)
+    first, at = 0, row.start
+    for size in unit_sizes(row.blocks):
         lanes = 16 // size
         dwords = quants[:, first : first + size].reshape(count, size, size // 2, lanes, 4)
         vectors = dwords.transpose(0, 2, 3, 1, 4).reshape(count, size // 2, 64)
@@ -165,9 +192,9 @@ def _pack_rows(form: RecordForm, rows: Tensor, records: Bytes) -> None:
         end = at + size * BLOCK // 2
         records[:, at:end] = low | (high << np.uint8(4))
         first, at = first + size, end
-    for start, values in ((form.row_scales, found.scales), (form.row_minimums, found.minimums)):
+    for start, values in ((row.scales, found.scales), (row.minimums, found.minimums)):
         if values is not None:
-            numbers = values.astype(scale_type(form.up)).view(np.uint8)
+            numbers = values.astype(scale_type(row.codes)).view(np.uint8)
             records[:, start : start + numbers.shape[1]] = numbers
 
 

@@ -115,7 +115,7 @@ def up_rows(
                     number = load_index(e, numbers, k)
                     ahead = load_index(e, numbers, e.add(k, _AHEAD))  # beyond the list: some neuron or other
                     run, later = (e.at(address, e.mul(i, stride)) for i in (number, ahead))
-                    value = _emit_product(e, codes, run, later, x, units)
+                    value = emit_product(e, codes, run, later, x, units)
                     if biased:
                         value = e.add(value, e.load(F32, bias, e.mul(number, 4)))
                     if positive:
@@ -133,7 +133,7 @@ def up_rows(
     return Operation(source_code, arguments, kind)
 
 
-def _emit_product(e: Emitter, codes: Codes, run: Value, later: Value, x: Value, units: Value) -> Value:
+def emit_product(e: Emitter, codes: Codes, run: Value, later: Value, x: Value, units: Value) -> Value:
     """run . x; asks for the run `later` on the way."""
     unit_bytes = codes.kind.value
     scales = e.at(run, e.mul(units, unit_bytes))

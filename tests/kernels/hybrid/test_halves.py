@@ -91,6 +91,17 @@ def test_gates_of_all_neurons_begin_with_the_hot_ones(spec_maker: Callable[..., 
     np.testing.assert_array_equal(_values(split.gate), expected)
 
 
+def test_gates_are_in_the_order_of_the_halves_though_the_first_and_the_last_neuron_are_at_the_ends(
+    spec_maker: Callable[..., Any],
+) -> None:
+    block = spec_maker(hidden=64).feed_forward(128, activation=Activation.RELU)
+    split = split_model(_model(spec_maker, block), Placement((LayerPlacement((0, 2), gate=True),)))[0]
+    assert isinstance(split, SplitFeedForward)
+    order = np.arange(128).reshape(4, 32)[[0, 2, 1, 3]].reshape(-1)
+    np.testing.assert_array_equal(_values(split.gate), _values(block.gate)[order])
+    np.testing.assert_array_equal(split.cold_neurons, order[64:])
+
+
 def test_experts_go_where_the_tables_say(spec_maker: Callable[..., Any]) -> None:
     maker = spec_maker(hidden=64)
     block = maker.experts(count=6, bias=True, shared=maker.feed_forward(32))

@@ -1,0 +1,88 @@
+"""The head in mode turbo: a coarse one guesses all logits, then those of likely tokens are computed exactly."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from localllm.gguf_io import QuantType, Tensor, dequantize, quantize
+from localllm.kernels.turbo import EXTRA_INPUTS
+
+from .activation_format import FLOATS, RECORDS
+from .linear import linear
+from .operation import Kind
+from .page_types import padded
+from .pick_inputs import PICKED_BYTES, pick_inputs
+from .shortlist import exact_logits, find_bounds
+from .sparse.codes import codes_of, units_of
+from .sparse.rows import NeuronRows, pack_rows, row_bytes
+from .step_state import Word
+
+if TYPE_CHECKING:
+    from localllm.kernels.spec import Head
+    from localllm.kernels.turbo import Shortlist
+
+    from .lowering import Lowering
+    from .normalise import NormWeights
+
+_ROWS_AT_ONCE = 4096
+_COARSE = QuantType.Q4_0
+
+
+def coarse_head(weight: Tensor) -> Tensor:
+    """The head in Q4_0."""
+    parts = [
+        quantize(np.asarray(dequantize(weight.row_slice(i, min(i + _ROWS_AT_ONCE, weight.rows))), np.float32), _COARSE)
+        for i in range(0, weight.rows, _ROWS_AT_ONCE)
+    ]
+    return Tensor("coarse head", _COARSE, weight.shape, np.concatenate(parts))
+
+
+def lower_shortlist(lowering: Lowering, head: Head, norm: NormWeights, shortlist: Shortlist, row_list: int) -> None:
+    """Fill the logits of the output rows; padding columns have those of rows of zeros."""
+    environment, count = lowering.environment, Word.OUTPUT_ROWS
+    weights, weight = environment.weights, head.linear.weight
+    sources = lowering.prepare(
+        "head", norm, lowering.x, lowering.blocks, [RECORDS, FLOATS], row_list=row_list, kind=Kind.HEAD
+    )
+    coarse = weights.matrix("coarse head", [weights.derived("coarse head", lambda: coarse_head(weight))])
+    extra = Tensor("head extra", QuantType.Q8_0, (weight.rows, EXTRA_INPUTS), shortlist.extra)
+    extras = weights.matrix("head extra inputs", [extra])
+    numbers = weights.blob("head extra numbers", lambda: shortlist.inputs.astype(np.int32).view(np.uint8))
+    picked = lowering.local("head picked", PICKED_BYTES)
+    width = padded(environment.spec.vocabulary_size)
+    codes, units = codes_of(weight.quant_type), units_of(weight.columns)
+    assert codes is not None  # by `check_shortlist`
+    address = weights.region(
+        "head rows", weight.rows * row_bytes(codes, units), lambda target: pack_rows(codes, weight, target)
+    )
+    logits = environment.logits
+    bounds = environment.workspace.shared("head bounds", 64)
+    chosen = environment.workspace.private("head chosen", 4 * (width + 16))
+    # Columns that only pad are never looked at: they could be the largest.
+    whole = weight.rows // 16 * 16
+    lowering.add(
+        linear(
+            coarse, source=sources[RECORDS], target=logits, count=count, kind=Kind.HEAD, barrier=not lowering.single
+        ),
+        pick_inputs(
+            source=sources[FLOATS],
+            numbers=numbers,
+            target=picked,
+            share=lowering.everyone,
+            kind=Kind.HEAD,
+            barrier=not lowering.single,
+        ),
+        linear(extras, source=picked, target=logits, residual=logits, count=count, kind=Kind.HEAD),
+        find_bounds(logits=logits, width=whole, margin=shortlist.margin, bounds=bounds, count=count),
+        exact_logits(
+            NeuronRows(codes, address, units),
+            source=sources[FLOATS],
+            logits=logits,
+            width=whole,
+            bounds=bounds,
+            chosen=chosen,
+            count=count,
+        ),
+    )
