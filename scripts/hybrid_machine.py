@@ -79,9 +79,11 @@ def try_budgets(
     vectors, short = VectorProducts(gpu, gpu.arithmetic), short_type(gpu)
     full = plan_memory(spec, gpu, vectors, given.max_rows, short)[0].total + cache_bytes(layout, given)
     worst, wrong, most = -(1 << 62), 0, -(1 << 62)
-    for index in range(steps):
+    if steps > 2:
+        _prompt(say, name, spec, given, context)
+    for index in reversed(range(steps)):
         budget = full * index // max(1, steps - 1)
-        used, peak, kind = _within(spec, replace(given, vram=budget), pages)
+        used, peak, kind = _within(spec, replace(given, vram=budget), pages, 9)
         worst, most = max(worst, used - budget), max(most, peak - budget)
         wrong += used > budget
         if index % 5 == 0 or used > budget or peak > budget + ROUNDING:
@@ -91,18 +93,35 @@ def try_budgets(
     say(f"budgets, {name}: {steps} from 0 to {full / 1e6:.0f} MB", f"{wrong} too large", result, worst=worst, most=most)
 
 
-def _within(spec: ModelSpec, options: ExecutorOptions, pages: tuple[int, ...]) -> tuple[int, int, str]:
+def _requested(when: str) -> int:
+    """Bytes that were asked of the allocator; what it gives is larger, as it does not divide its blocks to the end."""
+    return int(torch.cuda.memory_stats().get(f"requested_bytes.all.{when}", 0))
+
+
+def _prompt(say: Callable[..., None], name: str, spec: ModelSpec, options: ExecutorOptions, context: int) -> None:
+    """What a step of many rows takes beside what was planned: the library's workspace, if it is not counted."""
+    rows, gpu, layout = (32 if options.max_rows < 16 else 512), open_gpu(), KVLayout.of(spec)
+    pages = pages_for(layout, max(context, rows) + 16)
+    given = replace(options, max_rows=rows, kv_pages=pages)
+    full = plan_memory(spec, gpu, VectorProducts(gpu, gpu.arithmetic), rows, short_type(gpu))[0].total
+    budget = (full + cache_bytes(layout, given)) * 9 // 10
+    used, peak, kind = _within(spec, replace(given, vram=budget), pages, rows)
+    size = f"{used / 1e6:.1f} MB used, at most {peak / 1e6:.1f} MB of {budget / 1e6:.1f}"
+    say(f"budgets, {name}: a prompt of {rows} rows", kind, size, budget=budget, used=used, peak=peak)
+
+
+def _within(spec: ModelSpec, options: ExecutorOptions, pages: tuple[int, ...], rows: int) -> tuple[int, int, str]:
     """What a model takes of the card, what it took at most while it was loaded and run, and what it runs on."""
     torch.cuda.empty_cache()
-    before = torch.cuda.memory_allocated()
     torch.cuda.reset_peak_memory_stats()
+    before = _requested("current")
     made = open_hybrid(spec, options)
     made.allocate_kv(pages, "f16", (0,) * len(made.layout.groups))
-    made.forward(simple_step(made.layout, np.arange(9, dtype=np.int32) % 8))
-    made.forward(simple_step(made.layout, np.array([7], np.int32), 9))
+    made.forward(simple_step(made.layout, np.arange(rows, dtype=np.int32) % 8, output_rows=np.array([rows - 1])))
+    made.forward(simple_step(made.layout, np.array([7], np.int32), rows))
     memory = made.memory()
     used = sum(part.get("cuda", 0) for part in (memory.weights, memory.kv, memory.workspace))
-    peak = torch.cuda.max_memory_allocated() - before
+    peak = _requested("peak") - before
     kind = type(made).__name__
     made.close()
     return used, peak, kind

@@ -166,7 +166,7 @@ class Benchmark:
         profile = made.cold_profile()
         total = sum(profile.values()) or 1
         kinds = ", ".join(f"{key} {value / total:.0%}" for key, value in profile.items())
-        self.say(f"{name}: CPU's time", "", kinds)
+        self.say(f"{name}: CPU's time", f"{made.cold_threads()} threads", kinds)
         firing = made.firing()
         if firing is not None:
             self.say(f"{name}: of the CPU's neurons fire", f"{firing:.1%}", firing=firing)
@@ -350,8 +350,8 @@ class Benchmark:
 
     def budgets(self) -> None:
         """Twenty budgets from nothing to all: nothing fails, and never is a byte more allocated than allowed."""
-        layers = 2 if self.tiny or self.warm else min(6, self.layers)
-        for name, spec in (("dense", dense_model(self.sizes, layers)), ("mixture", mixture_model(TINY))):
+        layers = min(2, self.layers)
+        for name, spec in (("mixture", mixture_model(TINY)), ("dense", dense_model(self.sizes, layers))):
             try_budgets(self.say, name, spec, self.options, self.context, 2 if self.warm else 21)
 
     def kl(self) -> None:

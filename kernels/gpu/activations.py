@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from .linear import FRAGMENT_ROWS
 from .packing import padded_columns
+from .programs.common import fragment_width
 
 if TYPE_CHECKING:
     from .device import Gpu
@@ -22,11 +24,15 @@ class Format(IntFlag):
     BYTES = 2  # int8 with a scale and a sum per 16
     NATURAL = 4  # float32
     SHORT = 8  # for tensor cores
+    FRAGMENTS = 16  # up to FRAGMENT_ROWS rows of the same numbers in the order of programs/fragments.py
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Activation:
-    """Buffers of up to `rows` rows of `columns` values. Padding columns are zero and stay so."""
+    """Buffers of up to `rows` rows of `columns` values. Padding columns are zero and stay so.
+
+    `fragments` [FRAGMENT_ROWS, ..] lies right before `short`, so that programs find both by one pointer.
+    """
 
     columns: int
     formats: Format
@@ -36,6 +42,7 @@ class Activation:
     sums: torch.Tensor
     natural: torch.Tensor
     short: torch.Tensor
+    fragments: torch.Tensor
 
     @property
     def padded(self) -> int:
@@ -55,7 +62,7 @@ class Activation:
     @property
     def nbytes(self) -> int:
         """Bytes of all buffers."""
-        return sum(x.nbytes for x in self.pointers)
+        return sum(x.nbytes for x in (*self.pointers, self.fragments))
 
 
 def make_activation(
@@ -68,13 +75,19 @@ def make_activation(
         rows = many if wanted & many_formats else few if wanted & few_formats else 0
         return gpu.empty((rows, values), dtype)
 
+    formats = few_formats | many_formats
+    ahead = FRAGMENT_ROWS if formats & Format.FRAGMENTS else 0
+    fragments_width = int(fragment_width(width))
+    tensor_core_rows = many if many_formats & Format.SHORT else few if few_formats & Format.SHORT else 0
+    both = gpu.empty((ahead * fragments_width + tensor_core_rows * width,), short)
     return Activation(
         columns,
-        few_formats | many_formats,
+        formats,
         buffer(Format.PLANES, width, torch.float32),
         buffer(Format.BYTES, width, torch.int8),
         buffer(Format.BYTES, width // 16, torch.float32),
         buffer(Format.BYTES, width // 16, torch.float32),
         buffer(Format.NATURAL, width, torch.float32),
-        buffer(Format.SHORT, width, short),
+        both[ahead * fragments_width :].view(tensor_core_rows, width),
+        both[: ahead * fragments_width].view(ahead, fragments_width),
     )

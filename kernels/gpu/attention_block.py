@@ -61,7 +61,8 @@ class AttentionBlock:
     ) -> None:
         """residual += scale * output(attended); then x = norm(residual), `finished` or up to its last division."""
         post = attention.post_norm if isinstance(attention, GpuAttention) else None
-        flow.add(attention.output, self._attended(attention), False, scale, post, norm, formats, finished=finished)
+        x, none = self._attended(attention), Format.NONE
+        flow.add(attention.output, x, none, scale, post, norm, formats, finished=finished)
 
     def _attended(self, attention: GpuAttention | GpuLatentAttention) -> Activation:
         return self._machine.workspace.attended[attention.output.columns]
@@ -69,14 +70,14 @@ class AttentionBlock:
     def finish_aside(self, flow: Flow, attention: GpuAttention | GpuLatentAttention) -> None:
         """output(attended) in the workspace's `extra`: the feed-forward block beside it adds both."""
         space = self._machine.workspace
-        part = flow.product(attention.output, self._attended(attention), False, space.parts)
+        part = flow.product(attention.output, self._attended(attention), Format.NONE, space.parts)
         rows, width = flow.rows, attention.output.rows
         values = part.values[: part.count * rows * width].view(part.count, rows * width)
         space.extra[: rows * width].copy_(values.sum(0))
 
     def _grouped(self, flow: Flow, attention: GpuAttention, pool: LayerPool, group: int) -> None:
         space, block = self._machine.workspace, attention.block
-        part = flow.product(attention.qkv, flow.x, False, space.qkv)
+        part = flow.product(attention.qkv, flow.x, Format.NONE, space.qkv)
         formats = flow.formats(attention.output.matrices)
         out = self._attended(attention)
         crosses = bool(formats & Format.BYTES) and block.value_dim % 16 != 0  # groups of quants would cross heads
@@ -287,6 +288,8 @@ class AttentionBlock:
         tiles = inputs["tiles"]
         lines = max(16, triton.next_power_of_2(inputs.rows_a_tile * (heads // kv_heads)))
         keys, splits, warps = self._shape(len(tiles) * kv_heads, lines, pool)
+        result: dict[str, Any] = {"HEADS": heads, "KV_HEADS": kv_heads, "DV": value_dim, "BM": lines, "SPLITS": splits}
+        result |= {"BV": max(16, triton.next_power_of_2(value_dim)), "KP": out.padded, "FORMATS": int(formats)}
         attention_programs.attend[(len(tiles), kv_heads, splits)](
             space.query,
             space.sink_query,
@@ -304,45 +307,36 @@ class AttentionBlock:
             attention.block.scale,
             space.partial,
             space.partial_sums,
-            space.counters,
             *out.pointers,
-            HEADS=heads,
-            KV_HEADS=kv_heads,
             DK=key_dim,
-            DV=value_dim,
             BK=max(16, triton.next_power_of_2(key_dim - rest)),
             D2=rest,
             B2=max(16, triton.next_power_of_2(rest)),
-            BV=max(16, triton.next_power_of_2(value_dim)),
-            BM=lines,
             BN=keys,
             TABLE_STRIDE=bucket.pages,
-            SPLITS=splits,
             WINDOW=attention.block.window or 0,
             SOFTCAP=0.0 if grouped is None else grouped.block.softcap or 0.0,
             SINKS=bucket.sinks,
             HAS_SINK_LOGITS=sinks is not None,
             TREE=bucket.tree,
             EXACT=machine.exact,
-            KP=out.padded,
-            FORMATS=int(formats),
+            **result,
             **gpu.early(warps, 2),
         )
+        if splits > 1:
+            parts = (space.partial, space.partial_sums, tiles)
+            attention_programs.merge[(len(tiles), kv_heads, lines)](*parts, *out.pointers, **result, **gpu.early(4))
 
     def _shape(self, programs: int, lines: int, pool: LayerPool) -> tuple[int, int, int]:
-        """(keys a step, splits, warps) of the attention kernel."""
+        """(keys a step, splits, warps) of the attention kernel: as many programs as lie on the card at once."""
         gpu, bucket = self._machine.gpu, self._inputs.bucket
-        width = pool.keys.shape[-1]
-        keys = 64 if width <= 128 and lines <= 128 else 32
-        width = max(16, triton.next_power_of_2(pool.values.shape[-1] or width))
-        most = min(4 * gpu.processors, self._machine.workspace.partial.numel() // (lines * width)) // max(1, programs)
+        key_width = pool.keys.shape[-1]
+        keys = 64 if key_width <= 128 and lines <= 128 else 32
+        width = max(16, triton.next_power_of_2(pool.values.shape[-1] or key_width))
+        most = min(3 * gpu.processors, self._machine.workspace.partial.numel() // (lines * width)) // max(1, programs)
         if gpu.interpreted:
-            return keys, 2 if bucket.pages >= 32 and bucket.rows <= 8 and programs <= 32 else 1, 4
-        longest = bucket.pages * 16
-        splits = 1
-        while 2 * splits <= most and longest // (2 * splits) >= 256:
-            splits *= 2
-        return keys, splits, 4 if lines <= 64 else 8
+            return keys, 3 if bucket.pages >= 32 and bucket.rows <= 8 and programs <= 32 else 1, 4
+        return keys, max(1, min(most, bucket.pages * PAGE_SIZE // 128)), 4 if lines <= 64 else 8
 
     def _sink_table(self, rope: int) -> int:
         if not self._inputs.bucket.sinks or rope < 0:

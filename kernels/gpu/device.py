@@ -34,6 +34,11 @@ class Gpu:
         return not self.interpreted and torch.version.hip is None and self.capability >= (9, 0)
 
     @property
+    def old_tensor_cores(self) -> bool:
+        """Whether tensor cores take 8 columns at a time: before Ampere."""
+        return not self.interpreted and self.capability < (8, 0)
+
+    @property
     def arithmetic(self) -> Arithmetic:
         """How one row is multiplied: with exact float32 products where the card has the instructions to spare.
 

@@ -18,6 +18,7 @@ from .bucket import bucket_of
 from .device import free_memory, open_gpu, short_type
 from .expert_moves import ExpertMoves, landing_words
 from .flow import Machine
+from .fragment_products import FragmentProducts, takes_fragments, vector_rows
 from .inputs import StepInputs, input_bytes
 from .kv_pools import MOST_SEQUENCES, KVPools, cache_bytes, kv_bytes, step_bytes
 from .library_products import LibraryProducts
@@ -88,6 +89,7 @@ class GpuExecutor:
         self._short = own.short or short_type(self.gpu)
         self._use_graphs = own.graphs and not self.gpu.interpreted
         self._vectors = VectorProducts(self.gpu, own.arithmetic or self.gpu.arithmetic)
+        self._fragments = FragmentProducts(self.gpu) if takes_fragments(self.gpu, self._short) else None
         self._splits = splits or {}
         self._meeting: Meeting | None = None
         planned, counted, stream = plan_memory(
@@ -132,10 +134,11 @@ class GpuExecutor:
             self._machine = Machine(
                 self.gpu,
                 self._vectors,
-                MatrixProducts(self.gpu, library),
+                MatrixProducts(self.gpu, library, self._fragments),
                 space,
                 self._model.ones,
                 exact=self._vectors.arithmetic == "float32",
+                vector_rows=vector_rows(self.spec, self._vectors, self._fragments),
             )
             self._logits = self._host_memory(space.logits.numel() * 4).view(torch.float32).view(space.logits.shape)
             if not self.gpu.interpreted:

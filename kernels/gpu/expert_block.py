@@ -43,7 +43,7 @@ class ExpertBlock:
 
     def input_formats(self, flow: Flow, block: GpuExperts) -> Format:
         """The formats of x that router, experts and the shared expert read."""
-        formats = flow.formats(block.up.matrices)
+        formats = flow.formats(block.up.matrices) if flow.vector else Format.SHORT
         if block.shared is not None:
             formats |= self._shared.input_formats(flow, block.shared)
         reads_x = not block.block.router_reads_layer_input or block.shared_gate is not None

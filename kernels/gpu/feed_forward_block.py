@@ -23,7 +23,7 @@ class FeedForwardBlock:
 
     def input_formats(self, flow: Flow, block: GpuFeedForward) -> Format:
         """The formats of x that the block's first products read."""
-        return flow.formats(block.up.matrices) if _fused(flow, block) else Format.SHORT
+        return flow.formats(block.up.matrices) if _alike(block) else Format.SHORT
 
     def run(
         self,
@@ -36,24 +36,26 @@ class FeedForwardBlock:
     ) -> None:
         """residual += scale * block(x); then x = next_norm(residual). `aside`: attention's sum in `extra` joins it."""
         extra = self._machine.workspace.extra if aside else None
-        x, inner = self._activate(flow, block), not _fused(flow, block)
+        x, inner = self._activate(flow, block)
         flow.add(block.down, x, inner, scale, block.post_norm, next_norm, formats, extra)
 
     def product(self, flow: Flow, block: GpuFeedForward, out: torch.Tensor) -> Part:
         """block(x) in parts in `out`: a shared expert, whose sum waits for the others."""
-        return flow.product(block.down, self._activate(flow, block), not _fused(flow, block), out)
+        x, inner = self._activate(flow, block)
+        return flow.product(block.down, x, inner, out)
 
-    def _activate(self, flow: Flow, block: GpuFeedForward) -> Activation:
+    def _activate(self, flow: Flow, block: GpuFeedForward) -> tuple[Activation, Format]:
+        """The inner activation, and in which format it lies scaled for tensor cores (NONE: not scaled)."""
         machine, inner = self._machine, self._machine.workspace.inner[block.up.rows]
-        kind = block.block.activation
-        if _fused(flow, block):
+        kind, alike = block.block.activation, _alike(block)
+        if flow.vector and alike:
             formats = machine.vectors.formats(*block.down.matrices)
             machine.vectors.activated(block.gate, block.up, flow.x, flow.rows, kind, inner, formats, flow.pending)
-        else:
-            machine.matrices.activated(block.gate, block.up, flow.x, flow.rows, kind, inner)
-        return inner
+            return inner, Format.NONE
+        formats = machine.matrices.formats(block.down.matrices, flow.rows) if alike else Format.SHORT
+        return inner, machine.matrices.activated(block.gate, block.up, flow.x, flow.rows, kind, inner, formats)
 
 
-def _fused(flow: Flow, block: GpuFeedForward) -> bool:
-    """Whether few rows take two launches: gate and up must be packed alike, so that one kernel can read both."""
-    return flow.vector and (block.gate is None or block.gate.matrices[0].shape == block.up.matrices[0].shape)
+def _alike(block: GpuFeedForward) -> bool:
+    """Whether gate and up are packed alike, so that one kernel can read both."""
+    return block.gate is None or block.gate.matrices[0].shape == block.up.matrices[0].shape

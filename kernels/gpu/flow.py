@@ -24,7 +24,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Machine:
-    """What every block launches its kernels with. `exact`: attention loses no digit of queries and shares."""
+    """What every block launches its kernels with. `exact`: attention loses no digit of queries and shares.
+
+    `vector_rows`: up to so many rows go through the gemv, where what follows a product is fused with it.
+    """
 
     gpu: Gpu
     vectors: VectorProducts
@@ -32,10 +35,11 @@ class Machine:
     workspace: Workspace
     ones: torch.Tensor
     exact: bool
+    vector_rows: int = VECTOR_ROWS
 
     def formats(self, matrices: Iterable[PackedMatrix], rows: int) -> Format:
         """What products of this many rows with these matrices read."""
-        return self.vectors.formats(*matrices) if rows <= VECTOR_ROWS else Format.SHORT
+        return self.vectors.formats(*matrices) if rows <= self.vector_rows else self.matrices.formats(matrices, rows)
 
 
 class Flow:
@@ -44,7 +48,7 @@ class Flow:
     def __init__(self, machine: Machine, rows: int) -> None:
         self.machine = machine
         self.rows = rows
-        self.vector = rows <= VECTOR_ROWS
+        self.vector = rows <= machine.vector_rows
         self.x = machine.workspace.x
         self.pending: PendingNorm | None = None
         self.current: GpuNorm | None = None
@@ -68,7 +72,7 @@ class Flow:
         self,
         linear: GpuLinear,
         x: Activation,
-        inner: bool,
+        inner: Format,
         scale: float,
         post_norm: GpuNorm | None,
         norm: GpuNorm | None,
@@ -78,11 +82,11 @@ class Flow:
     ) -> None:
         """residual += scale * post_norm(x W^T + bias + extra); then x = norm(residual) in `formats`.
 
-        `inner`: x is a block's inner activation in SHORT, scaled for tensor cores. `finished`: x must not wait for a
-        product to finish its norm, as those on tensor cores cannot.
+        `inner`: x is a block's inner activation in that format, scaled for tensor cores. `finished`: x must not wait
+        for a product to finish its norm, as those on tensor cores cannot.
         """
         space = self.machine.workspace
-        simple = norm is None or (norm.rms and not finished and not formats & Format.SHORT)
+        simple = norm is None or (norm.rms and not finished and not formats & (Format.SHORT | Format.FRAGMENTS))
         if self.vector and not inner and simple and post_norm is None and extra is None and len(linear.matrices) == 1:
             gain = None if norm is None else norm.gain
             ones = self.machine.ones if gain is None else gain
@@ -103,8 +107,8 @@ class Flow:
         """As `add`, for a product that is already there."""
         self._finish(part, norm, formats, self.x, self.rows, scale, post_norm)
 
-    def product(self, linear: GpuLinear, x: Activation, inner: bool, out: torch.Tensor) -> Part:
-        """x W^T + bias in one or more parts in `out`."""
+    def product(self, linear: GpuLinear, x: Activation, inner: Format, out: torch.Tensor) -> Part:
+        """x W^T + bias in one or more parts in `out`; `inner` as in `add`."""
         norm = self.pending if x is self.x else None
         if self.vector and not inner:
             self.machine.vectors.plain(linear, x, self.rows, out, linear.rows, norm)
@@ -115,7 +119,7 @@ class Flow:
     def product_whole(self, linear: GpuLinear, x: Activation, out: torch.Tensor) -> None:
         """x W^T + bias [rows, outputs] in one part."""
         if self.vector:
-            self.product(linear, x, False, out)
+            self.product(linear, x, Format.NONE, out)
         else:
             self.machine.matrices.plain(linear, x, self.rows, out, splits=1)
 
@@ -164,7 +168,7 @@ class Flow:
         out: torch.Tensor,
     ) -> None:
         """out [rows, vocabulary] = softcap(scale * (x W^T + bias))."""
-        if rows <= VECTOR_ROWS:
+        if rows <= self.machine.vector_rows:
             self.machine.vectors.plain(head, x, rows, out.view(-1), head.rows, norm, scale, softcap)
             return
         self.machine.matrices.plain(head, x, rows, out.view(-1), splits=1)

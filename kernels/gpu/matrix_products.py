@@ -6,29 +6,50 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from .activations import Format
 from .library_products import byte_pointers
-from .linear import GpuLinear, nonlinearity
+from .linear import FRAGMENT_ROWS, GpuLinear, nonlinearity
 from .programs import gemm as gemm_programs
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from localllm.kernels.spec import Activation as Nonlinearity
 
     from .activations import Activation
     from .device import Gpu
+    from .fragment_products import FragmentProducts
     from .library_products import LibraryProducts
     from .matrix import PackedMatrix
 
 LIBRARY_ROWS = 192  # from so many rows on, dequantising a matrix first costs less than doing it tile by tile
-INNER_SCALE = 64.0  # a block's inner activations are stored divided by this: gemm.SHORT_SCALE
+INNER_SCALE = 64.0  # a block's inner activations are stored divided by this: common.store_short
 MOST_SPLITS = 8
 
 
 class MatrixProducts:
-    """Launches products of many rows on one card."""
+    """Launches products of many rows on one card; `fragments` (None: not wanted) takes what it can of few."""
 
-    def __init__(self, gpu: Gpu, library: LibraryProducts) -> None:
+    def __init__(self, gpu: Gpu, library: LibraryProducts, fragments: FragmentProducts | None = None) -> None:
         self.gpu = gpu
         self._library = library
+        self._fragments = fragments
+
+    def all_formats(self, rows: int) -> Format:
+        """The formats that products of this many rows may read, whatever the matrices."""
+        fragments = self._fragments is not None and rows <= FRAGMENT_ROWS
+        return Format.SHORT | Format.FRAGMENTS if fragments else Format.SHORT
+
+    def formats(self, matrices: Iterable[PackedMatrix], rows: int) -> Format:
+        """The formats that products of this many rows with these matrices read."""
+        formats = Format.NONE
+        for matrix in matrices:
+            formats |= Format.SHORT if self._by_fragments(matrix, rows) is None else Format.FRAGMENTS
+        return formats
+
+    def _by_fragments(self, matrix: PackedMatrix, rows: int) -> FragmentProducts | None:
+        few = self._fragments
+        return few if few is not None and rows <= FRAGMENT_ROWS and few.takes(matrix) else None
 
     def splits(self, matrix: PackedMatrix, rows: int) -> int:
         """Over how many programs a reduction is split, so that all processors have work."""
@@ -48,27 +69,33 @@ class MatrixProducts:
         rows: int,
         y: torch.Tensor,
         *,
-        inner: bool = False,
+        inner: Format = Format.NONE,
         splits: int | None = None,
     ) -> int:
         """y [parts, rows, linear.rows] = x W^T in parts that add up; the first has the bias. Returns parts.
 
-        `splits` is how many parts there are, if not as many as keep the card busy.
-
-        `inner`: x is a block's inner activation, which SHORT holds divided by INNER_SCALE.
+        `splits` is how many parts there are, if not as many as keep the card busy. `inner`: x is a block's inner
+        activation, which lies in that format divided by INNER_SCALE.
         """
         factor = INNER_SCALE if inner else 1.0
+        have = inner or self.formats(linear.matrices, rows)
         if self._uses_library(x.short, rows):
             self._library.plain(linear, x.short, rows, y, factor)
             return 1
+        if have & Format.FRAGMENTS:
+            splits = 1
         if splits is None:
             splits = min(self.splits(matrix, rows) for matrix in linear.matrices)
         start = 0
         for matrix in linear.matrices:
-            bias = self.gpu.nothing if linear.bias is None else linear.bias[start:]
-            given: dict[str, Any] = {"stride": linear.rows, "bias": bias, "HAS_BIAS": linear.bias is not None}
-            end = gemm_programs.PLAIN.value
-            self._tiled(matrix, matrix, x.short, rows, y[start:], splits, end, factor=factor, **given)
+            bias = None if linear.bias is None else linear.bias[start:]
+            few = self._by_fragments(matrix, rows) if have & Format.FRAGMENTS else None
+            if few is not None:
+                few.plain(matrix, x, rows, y[start:], linear.rows, factor, bias)
+            else:
+                given: dict[str, Any] = {"stride": linear.rows, "bias": bias, "HAS_BIAS": bias is not None}
+                end = gemm_programs.PLAIN.value
+                self._tiled(matrix, matrix, x.short, rows, y[start:], splits, end, factor=factor, **given)
             start += matrix.shape.rows
         return splits
 
@@ -86,13 +113,22 @@ class MatrixProducts:
         rows: int,
         kind: Nonlinearity,
         out: Activation,
-    ) -> None:
-        """out = activation(x gate^T) * (x up^T), or activation(x up^T), divided by INNER_SCALE."""
+        formats: Format,
+    ) -> Format:
+        """out = activation(x gate^T) * (x up^T), or activation(x up^T), divided by INNER_SCALE.
+
+        It is stored as one of `formats` or, where that cannot be, as SHORT; returns as what.
+        """
         first = up if gate is None else gate
         one, other = first.matrices[0], up.matrices[0]
+        few = self._by_fragments(one, rows) if one.shape == other.shape else None
+        if few is not None:
+            found = Format.SHORT if formats & Format.SHORT else Format.FRAGMENTS
+            few.activated(gate, up, x, rows, kind, out, found)
+            return found
         if self._uses_library(x.short, rows) or one.shape != other.shape:
             self._library.activated(gate, up, x.short, rows, kind, out.short)
-            return
+            return Format.SHORT
         given: dict[str, Any] = {
             "stride": out.padded,
             "bias": first.bias,
@@ -102,6 +138,7 @@ class MatrixProducts:
         }
         end = gemm_programs.ACTIVATED.value if gate is None else gemm_programs.GATED.value
         self._tiled(one, other, x.short, rows, out.short, 1, end, **given)
+        return Format.SHORT
 
     def expert_activated(
         self,

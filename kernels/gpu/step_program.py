@@ -180,7 +180,7 @@ class StepProgram:
     def _head(self, chosen: bool = False) -> None:
         model, flow, space = self._model, self._flow, self._machine.workspace
         bucket, head = self._inputs.bucket, self._model.spec.head
-        if not chosen and bucket.all_rows and flow.vector and flow.current is model.head_norm:
+        if not chosen and bucket.all_rows and flow.current is model.head_norm:
             x, norm = flow.x, flow.pending
         else:
             formats = flow.formats(model.head.matrices, bucket.outputs)

@@ -42,7 +42,8 @@ class StreamedBlock:
 
     def input_formats(self, flow: Flow, half: GpuHalf | GpuExpertHalf) -> Format:
         """The formats of x that the products read."""
-        return Format.SHORT | Format.NATURAL if isinstance(half, GpuExpertHalf) else Format.SHORT
+        formats = self._machine.matrices.all_formats(flow.rows)
+        return formats | Format.NATURAL if isinstance(half, GpuExpertHalf) else formats
 
     def chosen(self, flow: Flow, half: GpuExpertHalf) -> None:
         """The router has chosen: experts that are hit may cross."""

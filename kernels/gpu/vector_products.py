@@ -81,6 +81,8 @@ class VectorProducts:
         whole = bool(formats & Format.BYTES)
         if self.gpu.interpreted:
             return Tile(step, 1, 4)
+        if family.dense and whole:
+            return Tile(step, 1, 4)
         if self.arithmetic == "float32" or family.dense:
             return Tile(step, 1, 2 if family.bits < 16 and end == gemv_programs.PLAIN.value else 1)
         if rows > 1 and units > 128:  # a long row in few steps: they are unrolled, and compiling takes its time

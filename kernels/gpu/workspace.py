@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from .activations import Activation, Format, make_activation
+from .fragment_products import takes_fragments
 from .half_model import GpuExpertHalf, GpuHalf
 from .linear import VECTOR_ROWS
 from .matrix_products import MOST_SPLITS
@@ -110,7 +111,7 @@ def make_workspace(
     feeds: list[GpuFeedForward] = [*dense, *shared]
 
     def buffer(columns: int, a: int = few, b: int = many, extra: Format = Format.NONE) -> Activation:
-        formats = vectors.all_formats
+        formats = vectors.all_formats | (Format.FRAGMENTS if takes_fragments(gpu, short) else Format.NONE)
         return make_activation(gpu, columns, a, b, formats, Format.SHORT | extra, short)
 
     def floats(*shape: int) -> torch.Tensor:

@@ -112,7 +112,7 @@ def _update(
 @triton.jit
 def attend(
     q, q_sink, k_pool, v_pool, M, tiles, tables, sink_tokens, window_starts, row_index, positions, ancestors,
-    sink_logits, scale, partial, partial_sums, counters, planes, o_quants, o_scales, o_sums, natural, short,
+    sink_logits, scale, partial, partial_sums, planes, o_quants, o_scales, o_sums, natural, short,
     HEADS: tl.constexpr, KV_HEADS: tl.constexpr, DK: tl.constexpr, DV: tl.constexpr, BK: tl.constexpr, D2: tl.constexpr,
     B2: tl.constexpr, BV: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, TABLE_STRIDE: tl.constexpr,
     SPLITS: tl.constexpr, WINDOW: tl.constexpr, SOFTCAP: tl.constexpr, SINKS: tl.constexpr,
@@ -197,22 +197,7 @@ def attend(
         tl.store(values_at + split * (BM * BV), acc, mask=valid[:, None])
         tl.store(sums_at + split * (2 * BM), largest, mask=valid)
         tl.store(sums_at + split * (2 * BM) + BM, total_share, mask=valid)
-        tl.debug_barrier()
-        if tl.atomic_add(counters + job, 1, sem="acq_rel") < SPLITS - 1:
-            return
-        tl.store(counters + job, 0)
-        largest = tl.full([BM], FAR, tl.float32)
-        total_share = tl.zeros([BM], tl.float32)
-        acc = tl.zeros([BM, BV], tl.float32)
-        for s0 in range(SPLITS):
-            part_largest = tl.load(sums_at + s0 * (2 * BM), mask=valid, other=FAR, cache_modifier=".cg")
-            part_share = tl.load(sums_at + s0 * (2 * BM) + BM, mask=valid, other=0.0, cache_modifier=".cg")
-            part = tl.load(values_at + s0 * (BM * BV), mask=valid[:, None], other=0.0, cache_modifier=".cg")
-            new = tl.maximum(largest, part_largest)
-            old_share, factor = tl.exp2(largest - new), tl.exp2(part_largest - new)
-            total_share = total_share * old_share + part_share * factor
-            acc = acc * old_share[:, None] + part * factor[:, None]
-            largest = new
+        return
     acc = acc / tl.where(total_share > 0, total_share, 1.0)[:, None]
     WIDTH: tl.constexpr = 16 if DV % 16 == 0 else (8 if DV % 8 == 0 else 1)
     A: tl.constexpr = BM * BV // WIDTH
@@ -223,5 +208,48 @@ def attend(
     out_start = (kv_head * GROUP + line % GROUP) * DV + column
     store_activation(
         planes, o_quants, o_scales, o_sums, natural, short, out_row, out_start, tl.reshape(acc, [A, WIDTH]), used, KP,
+        FORMATS,
+    )
+
+
+@triton.jit
+def merge(
+    partial, partial_sums, tiles, planes, o_quants, o_scales, o_sums, natural, short, HEADS: tl.constexpr,
+    KV_HEADS: tl.constexpr, DV: tl.constexpr, BV: tl.constexpr, BM: tl.constexpr, SPLITS: tl.constexpr,
+    KP: tl.constexpr, FORMATS: tl.constexpr, PDL: tl.constexpr,
+):
+    """What `attend` with SPLITS > 1 left in parts, as its result; grid (tiles, kv heads, lines of a tile)."""
+    start_early(PDL)
+    wait_for_inputs(PDL)
+    GROUP: tl.constexpr = HEADS // KV_HEADS
+    tile, kv_head, line = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    first_row, count = tl.load(tiles + tile * 4 + 1), tl.load(tiles + tile * 4 + 2)
+    if line >= count * GROUP:
+        return
+    job = (tile * KV_HEADS + kv_head) * SPLITS
+    PADDED: tl.constexpr = triton.next_power_of_2(SPLITS)
+    split = tl.arange(0, PADDED)
+    sums = partial_sums + (job + split) * (2 * BM) + line
+    parts_largest = tl.load(sums, mask=split < SPLITS, other=FAR)
+    largest = tl.max(parts_largest, 0)
+    shares = tl.load(sums + BM, mask=split < SPLITS, other=0.0)
+    total_share = tl.sum(shares * tl.exp2(parts_largest - largest), 0)
+    CHUNK: tl.constexpr = min(PADDED, max(1, 8192 // BV))  # of parts at a time: as many as registers hold
+    d = tl.arange(0, BV)
+    acc = tl.zeros([BV], tl.float32)
+    for s0 in tl.static_range(0, SPLITS, CHUNK):
+        split = s0 + tl.arange(0, CHUNK)
+        ok = split < SPLITS
+        factor = tl.exp2(tl.load(partial_sums + (job + split) * (2 * BM) + line, mask=ok, other=FAR) - largest)
+        at = partial + ((job + split) * BM + line)[:, None] * BV + d[None, :]
+        acc += tl.sum(tl.load(at, mask=ok[:, None], other=0.0) * factor[:, None], 0)
+    acc = acc / tl.where(total_share > 0, total_share, 1.0)
+    WIDTH: tl.constexpr = 16 if DV % 16 == 0 else (8 if DV % 8 == 0 else 1)
+    A: tl.constexpr = BV // WIDTH
+    column = tl.arange(0, A) * WIDTH
+    row = first_row + line // GROUP + tl.zeros([A], tl.int32)
+    start = (kv_head * GROUP + line % GROUP) * DV + column
+    store_activation(
+        planes, o_quants, o_scales, o_sums, natural, short, row, start, tl.reshape(acc, [A, WIDTH]), column < DV, KP,
         FORMATS,
     )

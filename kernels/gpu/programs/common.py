@@ -7,6 +7,7 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
+from localllm.kernels.gpu import linear
 from localllm.kernels.gpu.families import Form
 
 INTERPRETED = tl.constexpr(os.environ.get("TRITON_INTERPRET", "0") == "1")
@@ -23,6 +24,8 @@ PLANES = tl.constexpr(1)  # float32, plane 2c+h holds elements 64p + 32h + 16g +
 BYTES = tl.constexpr(2)  # int8 in natural order, per 16 elements a float32 scale and scale * sum
 NATURAL = tl.constexpr(4)  # float32 in natural order
 SHORT = tl.constexpr(8)  # float16, bfloat16 or float32 in natural order: input of tensor cores
+FRAGMENTS = tl.constexpr(16)  # as SHORT, in the order of `fragment_place`: FRAGMENT_ROWS rows that lie before SHORT's
+FRAGMENT_ROWS = tl.constexpr(linear.FRAGMENT_ROWS)
 
 SILU = tl.constexpr(0)
 GELU = tl.constexpr(1)
@@ -119,6 +122,25 @@ def _store_short(at, v, mask, SHORT_SCALE: tl.constexpr):
     tl.store(at, s.to(at.dtype.element_ty), mask=mask)
 
 
+@triton.constexpr_function
+def fragment_width(padded):
+    """Columns of a row of FRAGMENTS: whole groups of 128."""
+    return (padded + 127) // 128 * 128
+
+
+@triton.jit
+def fragment_place(row, e, KP: tl.constexpr):
+    """Where FRAGMENTS has column e of a row: as 4-bit weights leave their words, lane after lane (fragments.py).
+
+    Eight rows and a group of 128 columns are 1024 values. In the group unit u (unpack.py), word w, nibbles of half b
+    and byte c of row g come at 256w + 32g + 8u + 4b + 2(c % 2) + c // 2.
+    """
+    i = e % 128
+    lane = row % 8 * 4 + i // 64 * 2 + i // 16 % 2
+    group = row // 8 * (fragment_width(KP) // 128) + e // 128
+    return group * 1024 + i // 4 % 4 * 256 + lane * 8 + i // 32 % 2 * 4 + i % 2 * 2 + i % 4 // 2
+
+
 @triton.jit
 def store_activation(
     planes, quants, scales, sums, natural, short, row, start, v, ok, KP: tl.constexpr, FORMATS: tl.constexpr
@@ -148,6 +170,9 @@ def store_activation(
         tl.store(natural + line + e, v, mask=mask)
     if FORMATS & 8:
         _store_short(short + line + e, v, mask, 1.0)
+    if FORMATS & 16:
+        at = short - FRAGMENT_ROWS * fragment_width(KP) + fragment_place(row[:, None], e, KP)
+        _store_short(at, v, mask, 1.0)
 
 
 @triton.jit
@@ -174,6 +199,12 @@ def store_activation_part(
         tl.store(natural + row * KP + e, v, mask=ok)
     if FORMATS & 8:
         _store_short(short + row * KP + e, v, ok, SHORT_SCALE)
+
+
+@triton.jit
+def store_short(at, v, mask):
+    """Store a block's inner activations for tensor cores: divided by 64, so that a half holds up to 4 million."""
+    _store_short(at, v, mask, 1.0 / 64.0)
 
 
 @triton.jit

@@ -7,7 +7,7 @@ wastes nothing. A reduction may be split over programs (`SPLITS`); the parts are
 import triton
 import triton.language as tl
 
-from .common import activate, gated, start_early, wait_for_inputs
+from .common import activate, gated, start_early, store_short, wait_for_inputs
 from .tiles import tile_weights
 
 PLAIN = tl.constexpr(0)  # y float32 [SPLITS, M, N]
@@ -134,18 +134,6 @@ def gemm(
         else:
             o = activate(o, ACTIVATION)
         store_short(y + out_row[None, :] * STRIDE + n[:, None], o, mask)
-
-
-SHORT_SCALE = tl.constexpr(1.0 / 64.0)
-
-
-@triton.jit
-def store_short(at, v, mask):
-    """Store a block's inner activations for tensor cores: divided by 64, so that a half holds up to 4 million."""
-    v = v * SHORT_SCALE
-    if at.dtype.element_ty == tl.float16:
-        v = tl.minimum(tl.maximum(v, -65504.0), 65504.0)
-    tl.store(at, v.to(at.dtype.element_ty), mask=mask)
 
 
 @triton.jit

@@ -8,7 +8,7 @@ the same columns.
 import triton
 import triton.language as tl
 
-from .common import GROUP, HALF_MINIMUM, SUPER, SUPER_SIGNED
+from .common import GROUP, HALF_MINIMUM, HAS_PTX, SUPER, SUPER_SIGNED
 from .unpack import has_minimum, high_half, low_half, zero_point
 
 
@@ -16,6 +16,37 @@ from .unpack import has_minimum, high_half, low_half, zero_point
 def _small_integer(n, zero: tl.constexpr, TYPE: tl.constexpr):
     """uint8 n - zero as TYPE without an integer conversion: 0x6400 | n is the float16 1024 + n."""
     return ((n.to(tl.uint16) | 0x6400).to(tl.float16, bitcast=True) - (1024.0 + zero)).to(TYPE)
+
+
+@triton.jit
+def _nibbles(byte, low_scale, high_scale, EIGHT: tl.constexpr):
+    """The low and the high nibbles of uint8 as float16, 8 less with EIGHT, times scales: four bytes at a time."""
+    if EIGHT:
+        return tl.inline_asm_elementwise(
+            """{ .reg .b32 l, h, o, z; mov.b32 o, 0x64646464; mov.b32 z, 0xe408e408;
+            and.b32 l, $4, 0x0f0f0f0f; shr.u32 h, $4, 4; and.b32 h, h, 0x0f0f0f0f;
+            prmt.b32 $0, l, o, 0x4140; prmt.b32 $1, l, o, 0x4342; prmt.b32 $2, h, o, 0x4140; prmt.b32 $3, h, o, 0x4342;
+            add.rn.f16x2 $0, $0, z; add.rn.f16x2 $1, $1, z; add.rn.f16x2 $2, $2, z; add.rn.f16x2 $3, $3, z;
+            mul.rn.f16x2 $0, $0, $5; mul.rn.f16x2 $1, $1, $6; mul.rn.f16x2 $2, $2, $7; mul.rn.f16x2 $3, $3, $8; }""",
+            "=&r,=&r,=&r,=&r,r,r,r,r,r",
+            [byte, low_scale, high_scale],
+            dtype=(tl.float16, tl.float16),
+            is_pure=True,
+            pack=4,
+        )
+    else:
+        return tl.inline_asm_elementwise(
+            """{ .reg .b32 l, h, o, z; mov.b32 o, 0x64646464; mov.b32 z, 0xe400e400;
+            and.b32 l, $4, 0x0f0f0f0f; shr.u32 h, $4, 4; and.b32 h, h, 0x0f0f0f0f;
+            prmt.b32 $0, l, o, 0x4140; prmt.b32 $1, l, o, 0x4342; prmt.b32 $2, h, o, 0x4140; prmt.b32 $3, h, o, 0x4342;
+            add.rn.f16x2 $0, $0, z; add.rn.f16x2 $1, $1, z; add.rn.f16x2 $2, $2, z; add.rn.f16x2 $3, $3, z;
+            mul.rn.f16x2 $0, $0, $5; mul.rn.f16x2 $1, $1, $6; mul.rn.f16x2 $2, $2, $7; mul.rn.f16x2 $3, $3, $8; }""",
+            "=&r,=&r,=&r,=&r,r,r,r,r,r",
+            [byte, low_scale, high_scale],
+            dtype=(tl.float16, tl.float16),
+            is_pure=True,
+            pack=4,
+        )
 
 
 @triton.jit
@@ -84,7 +115,8 @@ def tile_scales(
 
 @triton.jit
 def tile_quants(
-    quants, high, row, p0, KP: tl.constexpr, BN: tl.constexpr, PB: tl.constexpr, BITS: tl.constexpr, MASK: tl.constexpr
+    quants, high, row, p0, KP: tl.constexpr, BN: tl.constexpr, PB: tl.constexpr, BITS: tl.constexpr, MASK: tl.constexpr,
+    TYPE: tl.constexpr,
 ):
     """The quants of the low and of the high columns, uint8 [BN, 32 PB]; signed ones are 128 too high."""
     k = tl.arange(0, PB * 32)
@@ -103,6 +135,8 @@ def tile_quants(
             byte = tl.load(at, mask=ok, other=0)
         else:
             byte = tl.load(at)
+        if BITS == 4 and TYPE == tl.float16 and HAS_PTX:
+            return byte, byte  # `_nibbles` takes them apart
         first, second = byte & 15, byte >> 4
         if BITS == 6:
             bits = (
@@ -136,7 +170,7 @@ def tile_weights(
         else:
             return tl.load(at).to(TYPE), tl.load(at + 32).to(TYPE)
     else:
-        first, second = tile_quants(quants, high, row, p0, KP, BN, PB, BITS, MASK)
+        first, second = tile_quants(quants, high, row, p0, KP, BN, PB, BITS, MASK, TYPE)
         a0, a1, m0, m1 = tile_scales(scales, supers, row, p0, KP, BN, PB, FORM, MASK)
         GROUPS: tl.constexpr = 2 if FORM == SUPER_SIGNED or FORM == GROUP else 1
         ZERO: tl.constexpr = 128.0 if BITS == 8 else zero_point(BITS, FORM)
@@ -145,8 +179,11 @@ def tile_weights(
             far = _small_integer(second, ZERO, tl.float32) * _spread(a1, BN, PB, GROUPS) + _spread(m1, BN, PB, GROUPS)
             return low.to(TYPE), far.to(TYPE)
         else:
-            low = _small_integer(first, ZERO, TYPE) * _spread(a0.to(TYPE), BN, PB, GROUPS)
-            far = _small_integer(second, ZERO, TYPE) * _spread(a1.to(TYPE), BN, PB, GROUPS)
+            low, far = _spread(a0.to(TYPE), BN, PB, GROUPS), _spread(a1.to(TYPE), BN, PB, GROUPS)
+            if BITS == 4 and HAS_PTX and TYPE == tl.float16:
+                low, far = _nibbles(first, low, far, ZERO == 8.0)
+            else:
+                low, far = _small_integer(first, ZERO, TYPE) * low, _small_integer(second, ZERO, TYPE) * far
             if has_minimum(FORM):
                 low += _spread(m0.to(TYPE), BN, PB, GROUPS)
                 far += _spread(m1.to(TYPE), BN, PB, GROUPS)

@@ -166,6 +166,20 @@ def test_a_long_context_is_split_over_programs(llama: ModelSpec, rows: int) -> N
     _same(both, [_batch(both[0].layout, [_TOKENS[:rows]], [530], pages)] * 2)
 
 
+@pytest.mark.parametrize("rows", [3, 5, 11] if torch.cuda.is_available() else [3])
+def test_a_few_rows_read_packed_weights_on_tensor_cores(rows: int) -> None:
+    from localllm.kernels.gpu.executor import GpuExecutor, GpuOptions
+
+    spec = _spec("mix_q4_k_m_like")
+    spec = replace(spec, layers=spec.layers[:1])
+    options = GpuOptions(arithmetic="int8", short=torch.float16)
+    both = GpuExecutor(spec, ExecutorOptions(max_rows=16), options), ReferenceExecutor(spec)
+    _filled(both, 1)
+    step = replace(simple_step(both[0].layout, np.arange(3, 3 + rows), 3), output=Output.HIDDEN)
+    found, exact = (executor.forward(step).copy() for executor in both)
+    assert np.sqrt(((found - exact) ** 2).mean()) < 0.01 * exact.std()
+
+
 def test_moved_and_saved_pages_hold_the_same_keys(llama: ModelSpec) -> None:
     executor = _executor(llama)
     executor.allocate_kv((6,), "f16")

@@ -77,12 +77,12 @@ def test_fast_arithmetic_stays_close(path: Path) -> None:
     tokens, logits = _golden(path)
     executor = GpuExecutor(load_spec(open_gguf(path)), ExecutorOptions(max_rows=64), GpuOptions(arithmetic="int8"))
     executor.allocate_kv(pages_for(executor.layout, len(tokens)), "f16")
-    first = len(tokens) - 3
+    first, few_rows = len(tokens) - 7, 4  # more rows than are read as fragments, then four that are, then one by one
     many = executor.forward(simple_step(executor.layout, tokens[:first])).copy()
-    few = [
-        executor.forward(simple_step(executor.layout, tokens[place : place + 1], place)).copy()
-        for place in range(first, len(tokens))
-    ]
+    last = first + few_rows
+    few = [executor.forward(simple_step(executor.layout, tokens[first:last], first)).copy()]
+    for place in range(last, len(tokens)):
+        few.append(executor.forward(simple_step(executor.layout, tokens[place : place + 1], place)).copy())
     executor.close()
     assert _typical_error(many, logits[:first]) < 0.01
     assert _typical_error(np.concatenate(few), logits[first:]) < 0.05

@@ -14,6 +14,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("triton")
 
 if TYPE_CHECKING:
+    from localllm.kernels.gpu.activations import Activation as Rows
     from localllm.kernels.gpu.device import Gpu
 
 _SCALES = {  # where a block holds float16 scales: random bytes there would be infinite or not a number
@@ -98,6 +99,51 @@ def test_products_with_packed_matrices(
     parts = matrices.plain(linear, many, 11, y)
     found = y[: parts * 11 * rows].view(parts, 11, rows).sum(0).cpu().numpy()
     assert _relative_error(found, exact) < 1e-5
+
+
+@pytest.mark.parametrize(
+    ("kind", "columns"),
+    [(QuantType.Q4_0, 1152), (QuantType.Q4_1, 96), (QuantType.Q4_K, 512)],
+    ids=lambda value: getattr(value, "name", None),
+)
+def test_fragments_of_packed_weights(gpu: Gpu, rng: np.random.Generator, kind: QuantType, columns: int) -> None:
+    """A few rows on tensor cores: the product, and a block's first half in the order in which the second reads it."""
+    from localllm.kernels.gpu.activations import Format, make_activation
+    from localllm.kernels.gpu.fragment_products import FragmentProducts
+    from localllm.kernels.gpu.library_products import LibraryProducts
+    from localllm.kernels.gpu.linear import GpuLinear
+    from localllm.kernels.gpu.matrix_products import MatrixProducts
+    from localllm.kernels.gpu.row_launch import store_rows
+    from localllm.kernels.gpu.weight_memory import WeightMemory
+    from localllm.kernels.spec import Activation
+
+    rows, count = 20, 11
+    tensors = [_matrix(kind, rows, columns, rng) for _ in range(2)]
+    planned = WeightMemory(gpu)
+    for tensor in tensors:
+        planned.matrix([tensor])
+    memory = WeightMemory(gpu, torch.zeros(planned.words, dtype=torch.int32, device=gpu.device))
+    bias = rng.standard_normal(rows).astype(np.float32)
+    gate, up = (GpuLinear((memory.matrix([t]),), torch.from_numpy(bias).to(gpu.device)) for t in tensors)
+    x = rng.standard_normal((count, columns)).astype(np.float16)
+    exact = [x.astype(np.float64) @ dequantize(t).astype(np.float64).T + bias for t in tensors]
+    nothing = torch.zeros(1, device=gpu.device)
+    matrices = MatrixProducts(gpu, LibraryProducts(gpu, nothing, nothing), FragmentProducts(gpu))
+
+    def stored(values: npt.NDArray[np.floating]) -> Rows:
+        found = make_activation(gpu, values.shape[1], 4, 16, Format.FRAGMENTS, Format.SHORT, torch.float16)
+        store_rows(gpu, torch.from_numpy(values.astype(np.float32)).to(gpu.device), None, Format.FRAGMENTS, found)
+        return found
+
+    few = stored(x)
+    assert matrices.formats(gate.matrices, count) is Format.FRAGMENTS
+    y = torch.full((count * rows,), torch.nan, device=gpu.device)
+    assert matrices.plain(gate, few, count, y) == 1
+    assert _relative_error(y.view(count, rows).cpu().numpy(), exact[0]) < 2e-3
+    inner = stored(np.zeros((count, rows)))
+    assert matrices.activated(gate, up, few, count, Activation.RELU, inner, Format.FRAGMENTS) is Format.FRAGMENTS
+    wanted = stored(np.maximum(exact[0], 0) * exact[1] / 64)
+    assert _relative_error(inner.fragments.float().cpu().numpy(), wanted.fragments.float().cpu().numpy()) < 2e-3
 
 
 def test_float32_products_of_subnormal_bit_fields_are_not_flushed(gpu: Gpu, rng: np.random.Generator) -> None:
