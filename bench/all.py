@@ -2,9 +2,9 @@
 
     python bench/all.py MODEL OTHER RELU [--only cpu sparse ...] [--quick]
 
-MODEL is a small model (smollm2:135m), OTHER one with sliding windows (gemma3:270m), RELU one with ReLU layers. Parts
-that need a card run where there is one; what is not run keeps the figures that are there, with their date and machine.
-Take an idle machine and an hour. `--quick` is a few minutes, with fewer rounds. The page alone: `python bench/page.py`.
+MODEL is a small model (smollm2:135m), OTHER one with sliding windows (gemma3:270m), RELU one with ReLU layers. What is
+not run keeps the figures that are there, with their date and machine. Take an idle machine and an hour. `--quick` is
+a few minutes, with fewer rounds. What a card shows: `python bench/card.py`. The page alone: `python bench/page.py`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,6 @@ class Part:
     title: str
     full: str
     quick: str
-    needs_card: bool = False
 
 
 PARTS = (
@@ -41,6 +40,30 @@ PARTS = (
         "Speed on the CPU",
         "bench/cpu.py {model} {other} {relu} --threads 1 2 --rounds 5 --json {json}",
         "bench/cpu.py {model} {other} {relu} --threads 1 2 --rounds 1 --json {json}",
+    ),
+    Part(
+        "start",
+        "Starting, memory and rest",
+        "bench/promises.py start {model} --json {json}",
+        "bench/promises.py start {model} --json {json}",
+    ),
+    Part(
+        "busy",
+        "Beside a process that keeps a core busy",
+        "bench/promises.py busy {model} --json {json}",
+        "bench/promises.py busy {model} --json {json}",
+    ),
+    Part(
+        "depth",
+        "Long contexts",
+        "bench/promises.py depth {model} --json {json}",
+        "bench/promises.py depth {model} --json {json}",
+    ),
+    Part(
+        "serve",
+        "Many clients of a server",
+        "bench/promises.py serve {model} --json {json}",
+        "bench/promises.py serve {model} --json {json}",
     ),
     Part("tiles", "Kernels of matrix products, one core", "bench/tiles.py", "bench/tiles.py --rounds 3"),
     Part(
@@ -73,8 +96,6 @@ PARTS = (
         "bench/stream.py segments {model} --window 256 --windows 21 --passes 1",
         "bench/stream.py segments {model} --window 256 --windows 5 --passes 1 --samples 5",
     ),
-    Part("gpu", "On a card", "scripts/gpu_benchmark.py", "scripts/gpu_benchmark.py", needs_card=True),
-    Part("hybrid", "On a card and the CPU", "scripts/hybrid_benchmark.py", "scripts/hybrid_benchmark.py", True),
 )
 
 
@@ -121,19 +142,10 @@ def main() -> None:
     for part in PARTS:
         if options.only and part.name not in options.only:
             continue
-        if part.needs_card and not _has_card():
-            print(f"{part.name}: no card here, left as it was")
-            continue
         facts = measure(part, models, options.quick, where)
         (FIGURES / f"{part.name}.json").write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
         print(f"{part.name}: {facts['seconds']} s", flush=True)
     subprocess.run([sys.executable, str(Path(__file__).parent / "page.py")], check=True)
-
-
-def _has_card() -> bool:
-    from localllm.hardware import graphics_cards
-
-    return bool(graphics_cards()[0])
 
 
 if __name__ == "__main__":

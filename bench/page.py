@@ -1,35 +1,31 @@
 """Make docs/benchmarks.md of the figures in docs/benchmarks/*.json: `python bench/page.py [--check]`.
 
-`asked.json` holds what was asked for and what was seen, row by row, with the source of each figure; `fuzz.json` and
-`tests.json` hold what `bench/fuzz` and the tests said; the other files are written by `bench/all.py` and
-`bench/soak.py`. `--check` writes nothing and fails when the page differs.
+`asked.json` holds what was asked for and what was seen, row by row, with the source of each figure; a row with limits
+is filled and judged from the measured parts (`figures.py`). `fuzz.json` and `tests.json` hold what `bench/fuzz` and the
+tests said; the other files are written by `bench/all.py`, `bench/soak.py` and, from a card's rows, `bench/card.py`.
+`--check` writes nothing and fails when the page differs.
 """
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import Any
 
+from figures import filled, read
+
 ROOT = Path(__file__).resolve().parents[1]
-FIGURES = ROOT / "docs" / "benchmarks"
 PAGE = ROOT / "docs" / "benchmarks.md"
-PARTS = ("cpu", "tiles", "speculation", "sparse", "kv", "needle", "stream", "gpu", "hybrid")
+PARTS = ("cpu", "start", "busy", "depth", "serve", "tiles", "speculation", "sparse", "kv", "needle", "stream")
+ON_A_CARD = ("gpu", "hybrid")
 MARKS = {"yes": "held", "no": "**missed**", "part": "in part", "open": "not measured"}
 UNITS = {"rss_mb": "MB resident", "private_mb": "MB private", "threads": "threads", "handles": "file handles"}
 INTRODUCTION = """# Benchmarks, and what was promised
 
-Made by `python bench/page.py` of the figures in `docs/benchmarks/`; `python bench/all.py` measures them anew. Every row
-says where its figure comes from. Tokens per second mean little without the machine, so beside them stands the
-share of what its memory allows, measured in the same run.
+Made by `python bench/page.py` of the figures in `docs/benchmarks/`; `python bench/all.py` measures them anew, and
+`python bench/card.py` takes what was measured on a card. Every row says where its figure comes from. Tokens per second
+mean little without the machine, so beside them stands the share of what its memory allows, measured in the same run.
 """
-
-
-def read(name: str) -> Any:
-    """The figures of a file, or None when it is not there."""
-    path = FIGURES / f"{name}.json"
-    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
 
 
 def speed_table(results: list[dict[str, Any]]) -> list[str]:
@@ -58,20 +54,45 @@ def part(name: str) -> list[str]:
         more = "with ReLU reads only the neurons that fire, so it can be above 100%. The memory's figure is the best of"
         last = "all runs."
         return [*lines, note, more, last, "", *speed_table(facts["facts"])]
+    if isinstance(facts.get("rows"), list):
+        return [*lines, *rows(facts["rows"])]
+    if isinstance(facts.get("facts"), dict):
+        told = [f"| {key.replace('_', ' ')} | {number:,.4g} |" for key, number in facts["facts"].items()]
+        return [*lines, "| figure | value |", "|---|---|", *told]
     return [*lines, "```", *facts["output"], "```"]
+
+
+def rows(found: list[dict[str, Any]]) -> list[str]:
+    """Rows of the scripts for a card: a table for each set of columns, in the order in which they came."""
+    lines: list[str] = []
+    before: tuple[str, ...] = ()
+    for row in found:
+        columns = ("part", "what", "value", "more") if "what" in row else tuple(row)
+        if columns != before:
+            gap = [""] if before else []
+            lines += [*gap, f"| {' | '.join(columns).replace('_', ' ')} |", "|---" * len(columns) + "|"]
+            before = columns
+        lines.append(f"| {' | '.join(shown(row.get(column, '')) for column in columns)} |")
+    return lines
+
+
+def shown(value: Any) -> str:
+    """A cell."""
+    text = f"{value:,.5g}" if isinstance(value, float) else str(value)
+    return text.replace("|", "/").replace("\n", " ")
 
 
 def asked() -> list[str]:
     """The table of everything that was asked for."""
     table = read("asked")
     lines = ["", "## Asked and seen", "", *table["notes"]]
-    rows = [row for issue in table["issues"] for row in issue["rows"]]
-    counts = {mark: sum(row["held"] == mark for row in rows) for mark in MARKS}
+    issues = [(issue["title"], [filled(row) for row in issue["rows"]]) for issue in table["issues"]]
+    counts = {mark: sum(row["held"] == mark for _, found in issues for row in found) for mark in MARKS}
     lines += ["", ", ".join(f"{counts[mark]} {words.strip('*')}" for mark, words in MARKS.items()) + "."]
-    for issue in table["issues"]:
-        lines += ["", f"### {issue['title']}", "", "| asked | seen | | source |", "|---|---|---|---|"]
-        for row in issue["rows"]:
-            lines.append(f"| {row['asked']} | {row['seen']} | {MARKS[row['held']]} | {row['source']} |")
+    for title, found in issues:
+        lines += ["", f"### {title}", "", "| asked | seen | | command, test or place | when |", "|---|---|---|---|---|"]
+        for row in found:
+            lines.append(f"| {row['asked']} | {row['seen']} | {MARKS[row['held']]} | {row['source']} | {row['date']} |")
     return lines
 
 
@@ -125,7 +146,7 @@ def tests() -> list[str]:
 def page() -> str:
     """The whole document."""
     lines = INTRODUCTION.splitlines()
-    for name in PARTS:
+    for name in (*PARTS, *ON_A_CARD):
         lines += part(name)
     return "\n".join([*lines, *asked(), *soak(), *fuzz(), *tests()]) + "\n"
 

@@ -22,14 +22,17 @@ def test_every_row_has_a_source_that_exists() -> None:
     rows = [row for issue in table["issues"] for row in issue["rows"]]
     assert len(rows) > 50
     for row in rows:
-        assert set(row) == {"asked", "seen", "held", "source"}
-        assert row["source"], row
-        assert row["held"] in ("yes", "no", "part", "open"), row
-        for name in re.findall(r"`((?:tests|scripts|bench)/[^` ]+)", row["source"]):
+        if "limits" in row:  # judged, dated and sourced by its figures
+            assert set(row) <= {"asked", "seen", "source", "limits"}
+        else:
+            assert {"asked", "seen", "held", "source"} <= set(row) <= {"asked", "seen", "held", "source", "date"}
+            assert row["source"], row
+            assert row["held"] in ("yes", "no", "part", "open"), row
+        for name in re.findall(r"`((?:tests|scripts|bench)/[^` ]+)", row.get("source", "")):
             file, _, function = name.partition("::")
             assert (_ROOT / file).exists(), name
             assert not function or f"def {function}" in (_ROOT / file).read_text(encoding="utf-8"), name
-        for link in re.findall(r"\]\(([^)#]+)", row["source"]):
+        for link in re.findall(r"\]\(([^)#]+)", row.get("source", "")):
             assert (_ROOT / "docs" / link).exists(), link
 
 
