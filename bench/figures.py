@@ -44,7 +44,10 @@ def filled(row: dict[str, Any]) -> dict[str, str]:
 
     A row with `limits` ([figure, sign, number]) is judged by its figures, and has the command and date of their run.
     """
-    seen = _FIELD.sub(lambda field: format(value(field[1]), field[2]), row["seen"])
+    try:
+        seen = _FIELD.sub(lambda field: format(value(field[1]), field[2]), row["seen"])
+    except KeyError as missing:
+        return {**row, "seen": f"{missing.args[0]} was not measured", "held": "open", "source": "", "date": ""}
     if "limits" not in row:
         return {**row, "seen": seen, "date": row.get("date") or _date(row["source"])}
     right = [SIGNS[sign](value(name), limit) for name, sign, limit in row["limits"]]

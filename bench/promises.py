@@ -64,7 +64,7 @@ def start(model: str, threads: int) -> Figures:
         "cold_seconds": cold,
         "warm_seconds": statistics.median(warm),
         "peak_mb": most,
-        "imports_mb": bare,
+        "peak_over_imports_mb": most - bare,
         "idle_percent": idle_percent(file, threads),
     }
 
