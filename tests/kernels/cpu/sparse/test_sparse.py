@@ -155,6 +155,20 @@ def test_records(hidden: int, neurons: int, up_type: str, down_type: str, spec_m
     assert errors[0] <= 1.05 * _error(spec, expected, "exact")
 
 
+def test_neurons_that_fire_side_by_side_are_divided_too(spec_maker: Callable[..., Any]) -> None:
+    """As in the half of a hybrid, whose first neurons are the hottest: parts of very unequal ranges, equal bits."""
+    maker = spec_maker()
+    bias = np.where(np.arange(640) < 70, 1e3, -0.5).astype(np.float32)
+    gate = Linear(maker.tensor(640, 64), Tensor("bias", QuantType.F32, (640,), bias.view(np.uint8)))
+    up, down = _block_tensor(QuantType.Q4_0, 640, 64, 1), _block_tensor(QuantType.Q4_0, 64, 640, 2)
+    block = replace(_gated(maker, gate).layers[0].feed_forward, up=Linear(up), down=Linear(down))
+    spec = maker.model(Layer(maker.attention(), block))
+    expected = logits_of(ReferenceExecutor(spec, dtype=np.float64), TOKENS[:20])
+    errors = [_error(spec, expected, "sparse", threads=threads, chunks=(1, 3, 20)) for threads in (1, 3)]
+    assert errors[0] == errors[1]
+    assert errors[0] <= 1.05 * _error(spec, expected, "exact")
+
+
 @pytest.mark.parametrize("isa", available_isas(), ids=lambda isa: isa.name)
 def test_instruction_sets(isa: Isa, spec_maker: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """Integer products are the same on all; only the order of float operations is not."""
