@@ -215,7 +215,7 @@ class Benchmark:
     def trip(self) -> None:
         """The cost of meeting: one group a layer on the CPU, against the card alone, in turns."""
         spec = dense_model(self.sizes, self.layers)
-        full = GpuExecutor(spec, self.options)
+        full = GpuExecutor(spec, self.options, GpuOptions(arithmetic="float32"))  # as a half's
         full.allocate_kv(pages_for(full.layout, self.context + 16), "f16", (0,))
         most = Placement(
             tuple(LayerPlacement(tuple(range(unit_count(layer.feed_forward) - 1))) for layer in spec.layers)
