@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,7 +18,7 @@ from localllm.kernels.single_sequence import allocate_for, chunks, simple_step
 from localllm.kernels.spec import LatentAttention, MixtureOfExperts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from localllm.gguf_io import Tensor
     from localllm.kernels.executor import Executor
@@ -138,15 +139,43 @@ def _prefill(executor: Executor, layout: KVLayout, tokens: np.ndarray, kv_type: 
 def measure_memory_bandwidth(threads: int, *, repetitions: int = 5) -> float:
     """Bytes per second that `threads` threads read from memory together, at best (about 0.3 s)."""
     arrays = [np.ones(PROBE_BYTES, np.int8) for _ in range(threads)]
+    return _at_best([partial(np.max, array) for array in arrays], PROBE_BYTES, repetitions)
+
+
+def measure_product_bandwidth(threads: int, *, repetitions: int = 5) -> float:
+    """Bytes per second of weights that `threads` threads multiply together, at best (about 0.3 s).
+
+    The kernel is that of Q4_0, one row at a time: what decoding reads at most. Where cores are slow for the memory, as
+    virtual ones are, it is far below `measure_memory_bandwidth`.
+    """
+    from localllm.gguf_io import QuantType, Tensor
+    from localllm.kernels.cpu.compile import KernelCompiler
+    from localllm.kernels.cpu.isa import choose_isa
+    from localllm.kernels.cpu.product import TiledProduct
+
+    rows, columns = 256, 4096
+    rng = np.random.default_rng(0)
+    blocks = rng.integers(0, 256, (rows, columns // 32, 18), dtype=np.uint8)
+    blocks[..., :2] = np.full(1, 1e-3, np.float16).view(np.uint8)
+    tensor = Tensor("probe", QuantType.Q4_0, (rows, columns), blocks.reshape(rows, -1))
+    compiler = KernelCompiler(choose_isa())
+    copies = max(1, PROBE_BYTES // 2 // tensor.nbytes)
+    products = [TiledProduct(compiler, tensor, copies) for _ in range(threads)]
+    vector = rng.standard_normal(columns).astype(np.float32)
+    return _at_best([partial(product, vector) for product in products], products[0].nbytes, repetitions)
+
+
+def _at_best(works: Sequence[Callable[[], object]], size: int, repetitions: int) -> float:
+    """Bytes per second where every thread works through `size` bytes."""
     best = 0.0
     for _ in range(repetitions):
-        workers = [threading.Thread(target=np.max, args=(array,)) for array in arrays]
+        workers = [threading.Thread(target=work) for work in works]
         started = time.perf_counter()
         for worker in workers:
             worker.start()
         for worker in workers:
             worker.join()
-        best = max(best, threads * PROBE_BYTES / (time.perf_counter() - started))
+        best = max(best, len(works) * size / (time.perf_counter() - started))
     return best
 
 

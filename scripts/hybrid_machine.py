@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from localllm.benchmark import measure_memory_bandwidth
+from localllm.benchmark import measure_memory_bandwidth, measure_product_bandwidth
 from localllm.kernels.gpu.device import open_gpu, short_type
 from localllm.kernels.gpu.kv_pools import cache_bytes
 from localllm.kernels.gpu.planning import plan_memory
@@ -29,10 +29,14 @@ ROUNDING = 4096  # bytes: what the card's allocator rounds small buffers up to, 
 
 def measure(say: Callable[..., None], threads: int, *, quick: bool) -> Machine:
     """This machine as the cost model wants it, with the bandwidths of the card and of its link measured too."""
-    bandwidth = measure_memory_bandwidth(threads, repetitions=1 if quick else 3)
+    read, bandwidth = (
+        measured(threads, repetitions=1 if quick else 3)
+        for measured in (measure_memory_bandwidth, measure_product_bandwidth)
+    )
     card, link = (1e12, 1e10) if quick else (_card_bandwidth(), _link_bandwidth())
-    rates = f"card {card / 1e9:.0f} GB/s, link {link / 1e9:.1f} GB/s"
-    say(f"bandwidth, {threads} threads", f"{bandwidth / 1e9:.1f} GB/s", rates, cpu=bandwidth, card=card, link=link)
+    rates = f"of weights in a product; read {read / 1e9:.1f}, card {card / 1e9:.0f}, link {link / 1e9:.1f} GB/s"
+    numbers = {"cpu": bandwidth, "read": read, "card": card, "link": link}
+    say(f"bandwidth, {threads} threads", f"{bandwidth / 1e9:.1f} GB/s", rates, **numbers)
     return Machine(
         cpu_bandwidth=bandwidth * CPU_EFFICIENCY,
         cpu_multiplications=CPU_MULTIPLICATIONS * threads,

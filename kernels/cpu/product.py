@@ -31,10 +31,12 @@ _FIELDS = ("tiles", "tile_bytes", "tile_count", "blocks", "row", "vector", "vect
 class TiledProduct:
     """`tensor` [rows, columns] of any type, repacked. On the thread that calls it."""
 
-    def __init__(self, compiler: KernelCompiler, tensor: Tensor) -> None:
+    def __init__(self, compiler: KernelCompiler, tensor: Tensor, copies: int = 1) -> None:
+        """`copies` of the matrix one below the other, for measurements."""
         layout = layout_for(tensor.quant_type)
-        self.rows, self.columns = tensor.rows, tensor.columns
-        self._tiles = layout.repack(tensor)
+        self.rows, self.columns = tensor.rows * copies, tensor.columns
+        tiles = layout.repack(tensor)
+        self._tiles = np.resize(tiles, (len(tiles) * copies, *tiles.shape[1:]))
         vector_blocks = -(-self.columns // BLOCK)
         self._vector = np.zeros(vector_blocks * BLOCK, np.float32)
         self._row = Block(row_bytes(layout.activation, vector_blocks), "activations of a product")
@@ -51,6 +53,11 @@ class TiledProduct:
         }
         self._record = np.array([values[name] for name in _FIELDS], np.int64)
         self._kernel = compiler.compile(product_source(layout))
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the weights, which every call reads."""
+        return self._tiles.nbytes
 
     def __call__(self, vector: Floats) -> Floats:
         """tensor @ vector [rows]; valid until the next call."""

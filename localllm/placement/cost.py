@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from .machine import Machine
     from .parts import LayerParts, ModelParts
 
-SCATTERED = 0.6  # of the CPU's bandwidth that reads of single neurons' rows reach: 55 of 92 GB/s on 16 cores
+SCATTERED = 0.65  # of the CPU's bandwidth that reads of single neurons' rows reach: 55 of 84 GB/s on 16 cores
 TYPICAL_FILL = 0.5  # of the context, when a token is decoded
 OWN_KERNELS, GATE_KERNELS, HOT_KERNELS, MEETING_KERNELS = 4, 1, 2, 2  # of a layer, one after the other
 OWN_STEPS, DENSE_STEPS, SPARSE_STEPS = (

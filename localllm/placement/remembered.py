@@ -41,7 +41,7 @@ def supposed_machine(hardware: Hardware, folder: Path) -> Machine:
 
 
 def _key(hardware: Hardware) -> str:
-    return f"{hardware.processor}, {hardware.cores} cores"
+    return f"products on {hardware.processor}, {hardware.cores} cores"
 
 
 def _read(path: Path, key: str) -> float | None:

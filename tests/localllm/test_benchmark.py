@@ -36,3 +36,4 @@ def test_samples_and_medians(data_folder: Path) -> None:
 def test_memory_bandwidth_is_positive(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(benchmark, "PROBE_BYTES", 2**20)
     assert benchmark.measure_memory_bandwidth(2, repetitions=1) > 0
+    assert benchmark.measure_product_bandwidth(2, repetitions=1) > 0

@@ -90,7 +90,7 @@ def test_an_unknown_machine_is_supposed_and_says_nothing_of_speed(tmp_path: Path
     machine = supposed_machine(hardware(card=GB), tmp_path)
     assert not machine.measured
     assert (machine.cpu_bytes, machine.gpu_bytes) == (8 * GB, GB)
-    (tmp_path / "machine.json").write_text('{"a processor, 4 cores": 3e10}')
+    (tmp_path / "machine.json").write_text('{"products on a processor, 4 cores": 3e10}')
     assert supposed_machine(hardware(), tmp_path).measured
 
 

@@ -31,7 +31,7 @@ def model_path(data_folder: Path) -> Path:
 def set_memory(monkeypatch: pytest.MonkeyPatch, available: int) -> None:
     hardware = Hardware("test", 2, available, available, (), "no GPU in this test")
     monkeypatch.setattr("localllm.hardware.detect", lambda: hardware)
-    monkeypatch.setattr("localllm.placement.machine.measure_memory_bandwidth", lambda *a, **k: 1e10)
+    monkeypatch.setattr("localllm.placement.machine.measure_product_bandwidth", lambda *a, **k: 1e10)
 
 
 def estimate(store: Store, url: str, network: NetworkOptions) -> FitEstimated | None:
