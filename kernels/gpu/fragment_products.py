@@ -1,8 +1,7 @@
-"""Products of few rows by tensor cores that read packed weights straight from memory: tile sizes and launches."""
+"""Products of up to eight rows by tensor cores that read packed weights straight from memory: their launches."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -24,15 +23,6 @@ if TYPE_CHECKING:
     from .vector_products import VectorProducts
 
 
-@dataclass(frozen=True, slots=True)
-class FragmentTile:
-    """Warps along K, chunks of 128 columns of weights under way, and words of x under way."""
-
-    warps: int
-    ahead: int
-    queue: int
-
-
 class FragmentProducts:
     """Launches products of few rows with 4-bit weights on one card."""
 
@@ -43,16 +33,14 @@ class FragmentProducts:
         """Whether a matrix's packed form suits."""
         return matrix.shape.family.bits == 4 and matrix.shape.family.form is not Form.GROUP
 
-    def tile(self, matrix: PackedMatrix, rows: int, gated: bool) -> FragmentTile:
-        """Tile sizes: all of K in one program; few warps that request much ahead do best."""
+    def tile(self, matrix: PackedMatrix, gated: bool) -> tuple[int, int]:
+        """(warps side by side along K, chunks of 128 columns under way): few warps that look far ahead do best."""
         chunks = -(-matrix.shape.padded_columns // 128)
         wanted, ahead = (2, 2) if gated else (8, 4) if chunks > 64 else (4, 4)
-        if rows > 8:
-            ahead = 2 if gated else 1
-        along = 1
-        while along < wanted and 2 * along <= chunks:
-            along *= 2
-        return FragmentTile(along, min(-(-chunks // along), ahead), 4 if rows <= 8 else 1)
+        warps = 1
+        while warps < wanted and 2 * warps <= chunks:
+            warps *= 2
+        return warps, min(-(-chunks // warps), ahead)
 
     def _launch(
         self,
@@ -69,7 +57,7 @@ class FragmentProducts:
         **constants: Any,
     ) -> None:
         shape, nothing = matrix.shape, self.gpu.nothing
-        tile = self.tile(matrix, rows, end == programs.GATED.value)
+        warps, ahead = self.tile(matrix, end == programs.GATED.value)
         programs.few_rows[(-(-shape.rows // 16),)](
             matrix.quants,
             matrix.scales,
@@ -86,17 +74,15 @@ class FragmentProducts:
             N=shape.rows,
             KP=shape.padded_columns,
             ROWS=shape.padded_rows,
-            S=tile.warps,
-            NT=-(-rows // programs.TOKENS.value),
-            AHEAD=tile.ahead,
-            QUEUE=tile.queue,
+            S=warps,
+            AHEAD=ahead,
             FORM=shape.family.form.value,
             END=end,
             HAS_BIAS=bias is not None,
             STRIDE=stride,
             OLD=self.gpu.old_tensor_cores,
             **({"ACTIVATION": 0, "OUT_FRAGMENTS": False} | constants),
-            **self.gpu.early(tile.warps),
+            **self.gpu.early(warps),
         )
 
     def plain(

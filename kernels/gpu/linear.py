@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from .matrix import PackedMatrix
 
 VECTOR_ROWS = 4  # the gemv takes no more rows than that
-FRAGMENT_ROWS = 16  # nor tensor cores that read packed weights straight from memory more than these
+FRAGMENT_ROWS = 8  # nor tensor cores that read packed weights straight from memory more than these
 
 _KINDS = ("silu", "gelu", "gelu_tanh", "relu", "relu2", "relu_both", "swiglu_clamped")  # programs/common.py's numbers
 

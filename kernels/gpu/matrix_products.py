@@ -28,7 +28,7 @@ MOST_SPLITS = 8
 
 
 class MatrixProducts:
-    """Launches products of many rows on one card; `fragments` (None: not wanted) takes what it can of few."""
+    """Launches products of many rows on one card; `fragments` (None: not wanted) takes what it can of up to eight."""
 
     def __init__(self, gpu: Gpu, library: LibraryProducts, fragments: FragmentProducts | None = None) -> None:
         self.gpu = gpu

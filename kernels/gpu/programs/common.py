@@ -213,7 +213,7 @@ def sum_of_parts(
     HAS_SHARES: tl.constexpr, HAS_EXTRA: tl.constexpr, HAS_EXTRA_GATE: tl.constexpr,
 ):
     """`total` (zeros) + columns `e` of row m of PARTS partial results (of experts: weighted by `shares`) + extra."""
-    for p in range(PARTS):
+    for p in tl.static_range(PARTS):  # all requested at once
         part = tl.load(parts + m.to(tl.int64) * ROW_STEP + p * PART_STEP + e, mask=ok, other=0.0)
         if HAS_SHARES:
             share = tl.load(shares + m * PARTS + p)

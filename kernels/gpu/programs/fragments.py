@@ -1,4 +1,4 @@
-"""y = x W^T for a few rows on tensor cores, straight from memory: no shared memory before the sums, no shuffles.
+"""y = x W^T for up to eight rows on tensor cores, straight from memory: no shared memory before the sums, no shuffles.
 
 A warp holds the matrix unit's own fragments (m16n8k16, weights first): lane 4g + q has 32 columns of the rows g and
 g + 8 of a tile of 16, which are one unit of packed weights (`unpack`), and the same columns of row g of x. The order of
@@ -26,7 +26,6 @@ from .unpack import has_minimum, high_half, low_half, unit_scales
 PLAIN = tl.constexpr(0)  # y float32 [M, STRIDE]
 GATED = tl.constexpr(1)  # activation(x A^T) * (x B^T), as a SHORT or FRAGMENTS activation
 ACTIVATED = tl.constexpr(2)  # activation(x A^T), likewise
-TOKENS = tl.constexpr(8)  # rows of x in a fragment
 
 
 @triton.jit
@@ -254,13 +253,10 @@ def _factors(weights, u, TILES: tl.constexpr, FORM: tl.constexpr):
 
 
 @triton.jit
-def _request_inputs(places, chunk, w: tl.constexpr, NT: tl.constexpr, CHUNKS: tl.constexpr):
-    """Four words of each tile of eight rows of x that meet word w of a chunk's units."""
-    found = ()
-    at = tl.minimum(chunk, CHUNKS - 1) * 512 + w * 128
-    for n in tl.static_range(NT):
-        found = found + _four(tl.load((places[n] + at)[:, None] + tl.arange(0, 4)[None, :]))
-    return found
+def _request_inputs(place, chunk, w: tl.constexpr, CHUNKS: tl.constexpr):
+    """Four words of x that meet word w of a chunk's units."""
+    at = place + (tl.minimum(chunk, CHUNKS - 1) * 512 + w * 128)
+    return _four(tl.load(at[:, None] + tl.arange(0, 4)[None, :]))
 
 
 @triton.jit
@@ -272,41 +268,39 @@ def _multiply_word(a, b, x, c, L: tl.constexpr, OLD: tl.constexpr):
 
 @triton.jit
 def _add_word(
-    acc, weights, factors, inputs, w: tl.constexpr, TILES: tl.constexpr, NT: tl.constexpr, L: tl.constexpr,
-    OLD: tl.constexpr, MINIMUM: tl.constexpr,
+    acc, weights, factors, inputs, w: tl.constexpr, TILES: tl.constexpr, L: tl.constexpr, OLD: tl.constexpr,
+    MINIMUM: tl.constexpr,
 ):
-    """4 TILES NT sums plus the products of word w: for each tile of 16 rows and of 8 tokens four sums."""
+    """4 TILES sums plus the products of word w: four for each tile of 16 rows."""
     result = ()
     for t in tl.static_range(TILES):
         f = factors[8 * t : 8 * t + 8]
         a = numbers(weights[12 * t + w], f[0], f[1], f[2], f[3], MINIMUM)
         b = numbers(weights[12 * t + 6 + w], f[4], f[5], f[6], f[7], MINIMUM)
-        for n in tl.static_range(NT):
-            c = acc[4 * (t * NT + n) : 4 * (t * NT + n) + 4]
-            result = result + _multiply_word(a, b, inputs[4 * n : 4 * n + 4], c, L, OLD)
+        result = result + _multiply_word(a, b, inputs, acc[4 * t : 4 * t + 4], L, OLD)
     return result
 
 
 @triton.jit
 def _tile(sums, S: tl.constexpr):
-    """Products [TOKENS, 16] of four sums [32 S], over all warps."""
+    """Products [8, 16] of four sums [32 S], over all warps."""
     parts = tl.join(tl.join(sums[0], sums[2]), tl.join(sums[1], sums[3]))
     total = tl.sum(tl.reshape(parts, [S, 128]), 0)
     tile = tl.permute(tl.reshape(total, [8, 4, 2, 2]), (1, 3, 2, 0))
-    return tl.reshape(tile, [TOKENS, 16])
+    return tl.reshape(tile, [8, 16])
 
 
 @triton.jit(do_not_specialize=["M"])
 def few_rows(
     quants, scales, supers, quants_b, scales_b, supers_b, x, y, bias, bias_b, M, factor,
-    N: tl.constexpr, KP: tl.constexpr, ROWS: tl.constexpr, S: tl.constexpr, NT: tl.constexpr, AHEAD: tl.constexpr,
-    QUEUE: tl.constexpr, FORM: tl.constexpr, END: tl.constexpr, HAS_BIAS: tl.constexpr, ACTIVATION: tl.constexpr,
-    STRIDE: tl.constexpr, OUT_FRAGMENTS: tl.constexpr, OLD: tl.constexpr, PDL: tl.constexpr,
+    N: tl.constexpr, KP: tl.constexpr, ROWS: tl.constexpr, S: tl.constexpr, AHEAD: tl.constexpr, FORM: tl.constexpr,
+    END: tl.constexpr, HAS_BIAS: tl.constexpr, ACTIVATION: tl.constexpr, STRIDE: tl.constexpr,
+    OUT_FRAGMENTS: tl.constexpr, OLD: tl.constexpr, PDL: tl.constexpr,
 ):
-    """M <= 8 NT rows x (FRAGMENTS, as words) through one matrix of 4-bit quants (two for GATED) of ROWS padded rows.
+    """M <= 8 rows x (FRAGMENTS, as words) through one matrix of 4-bit quants (two for GATED) of ROWS padded rows.
 
     `factor` multiplies the sums, then the bias is added. A program makes 16 outputs with S warps side by side along K;
-    AHEAD chunks of 128 columns are under way, the first ones before the kernel waits for x, and QUEUE words of x.
+    AHEAD chunks of 128 columns are under way, the first ones before the kernel waits for x, which comes one ahead.
     """
     start_early(PDL)
     i = tl.arange(0, 32 * S)
@@ -316,7 +310,6 @@ def few_rows(
     CHUNKS: tl.constexpr = (KP + 127) // 128
     STEPS: tl.constexpr = (CHUNKS + S - 1) // S
     MASK: tl.constexpr = KP % 128 != 0 or CHUNKS % (S * AHEAD) != 0
-    SUMS: tl.constexpr = 4 * NT
     weights = ()
     for j in tl.static_range(AHEAD):
         weights = weights + _request_both(
@@ -324,29 +317,25 @@ def few_rows(
             END == GATED, MASK,
         )
     wait_for_inputs(PDL)
-    places = ()
-    for n in tl.static_range(NT):  # rows that are not there repeat the last one: their results are not stored
-        lane = tl.minimum(8 * n + g, M - 1) % 8 * 4 + q
-        places = places + (x + n * CHUNKS * 512 + lane * 4,)
-    queue = ()
-    for w in tl.static_range(QUEUE):
-        queue = queue + _request_inputs(places, lane_chunk, w, NT, CHUNKS)
-    acc = ()
-    for _ in tl.static_range(2 * SUMS if END == GATED else SUMS):
-        acc = acc + (tl.zeros([32 * S], tl.float32),)
     TILES: tl.constexpr = 2 if END == GATED else 1
-    WORDS: tl.constexpr = 12 * TILES
     MINIMUM: tl.constexpr = has_minimum(FORM)
+    lane = tl.minimum(g, M - 1) * 4 + q  # rows that are not there repeat the last one: their results are not stored
+    place = x + lane * 4
+    queue = ()
+    for w in tl.static_range(4):
+        queue = queue + _request_inputs(place, lane_chunk, w, CHUNKS)
+    acc = ()
+    for _ in tl.static_range(4 * TILES):
+        acc = acc + (tl.zeros([32 * S], tl.float32),)
     for step in range(0, STEPS - AHEAD, AHEAD):
         refilled = ()
         for j in tl.static_range(AHEAD):
             chunk = lane_chunk + (step + j) * S
-            mine = weights[WORDS * j : WORDS * (j + 1)]
+            mine = weights[12 * TILES * j : 12 * TILES * (j + 1)]
             factors = _factors(mine, 4 * chunk + q, TILES, FORM)
             for w in tl.static_range(4):
-                more = _request_inputs(places, chunk + (w + QUEUE) // 4 * S, (w + QUEUE) % 4, NT, CHUNKS)
-                acc = _add_word(acc, mine, factors, queue[: 4 * NT], w, TILES, NT, 32 * S, OLD, MINIMUM)
-                queue = queue[4 * NT :] + more
+                acc = _add_word(acc, mine, factors, queue[:4], w, TILES, 32 * S, OLD, MINIMUM)
+                queue = queue[4:] + _request_inputs(place, chunk + S, w, CHUNKS)
             refilled = refilled + _request_both(
                 quants, scales, supers, quants_b, scales_b, supers_b, row0, chunk + AHEAD * S, q, KP, ROWS, FORM,
                 END == GATED, MASK,
@@ -356,38 +345,37 @@ def few_rows(
     for j in tl.static_range(AHEAD):
         if LAST + j < STEPS:
             chunk = lane_chunk + (LAST + j) * S
-            mine = weights[WORDS * j : WORDS * (j + 1)]
+            mine = weights[12 * TILES * j : 12 * TILES * (j + 1)]
             factors = _factors(mine, 4 * chunk + q, TILES, FORM)
             for w in tl.static_range(4):
-                more = ()
-                if (LAST + j + 1 < STEPS) or (w + QUEUE < 4):
-                    more = _request_inputs(places, chunk + (w + QUEUE) // 4 * S, (w + QUEUE) % 4, NT, CHUNKS)
-                acc = _add_word(acc, mine, factors, queue[: 4 * NT], w, TILES, NT, 32 * S, OLD, MINIMUM)
-                queue = queue[4 * NT :] + more
+                acc = _add_word(acc, mine, factors, queue[:4], w, TILES, 32 * S, OLD, MINIMUM)
+                if LAST + j + 1 < STEPS:
+                    queue = queue[4:] + _request_inputs(place, chunk + S, w, CHUNKS)
+                else:
+                    queue = queue[4:]
     e = first_row + tl.arange(0, 16)
     ok = e < N
     if HAS_BIAS:
         shift = tl.load(bias + e, mask=ok, other=0.0)[None, :]
         if END == GATED:
             shift_b = tl.load(bias_b + e, mask=ok, other=0.0)[None, :]
-    for n in tl.static_range(NT):
-        m = 8 * n + tl.arange(0, TOKENS)
-        used = (m < M)[:, None] & ok[None, :]
-        o = _tile(acc[4 * n : 4 * n + 4], S) * factor
-        if HAS_BIAS:
-            o += shift
-        if END == PLAIN:
-            tl.store(y + m[:, None] * STRIDE + e[None, :], o, mask=used)
+    m = tl.arange(0, 8)
+    used = (m < M)[:, None] & ok[None, :]
+    o = _tile(acc[:4], S) * factor
+    if HAS_BIAS:
+        o += shift
+    if END == PLAIN:
+        tl.store(y + m[:, None] * STRIDE + e[None, :], o, mask=used)
+    else:
+        if END == GATED:
+            b = _tile(acc[4:], S) * factor
+            if HAS_BIAS:
+                b += shift_b
+            o = gated(o, b, ACTIVATION)
         else:
-            if END == GATED:
-                b = _tile(acc[SUMS + 4 * n : SUMS + 4 * n + 4], S) * factor
-                if HAS_BIAS:
-                    b += shift_b
-                o = gated(o, b, ACTIVATION)
-            else:
-                o = activate(o, ACTIVATION)
-            if OUT_FRAGMENTS:
-                at = y + fragment_place(m[:, None], e[None, :], STRIDE)
-            else:
-                at = y + m[:, None] * STRIDE + e[None, :]
-            store_short(at, o, used)
+            o = activate(o, ACTIVATION)
+        if OUT_FRAGMENTS:
+            at = y + fragment_place(m[:, None], e[None, :], STRIDE)
+        else:
+            at = y + m[:, None] * STRIDE + e[None, :]
+        store_short(at, o, used)

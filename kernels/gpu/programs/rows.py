@@ -77,18 +77,27 @@ def _total(x):
 
 
 @triton.jit
+def _norm_weights(at, e, ok, HAVE: tl.constexpr):
+    """Gains or biases of a norm, requested long before they are needed."""
+    if HAVE:
+        return tl.load(at + e, mask=ok, other=0.0)
+    else:
+        return 0.0
+
+
+@triton.jit
 def normalise(
-    v, ok, gain, bias, e, eps, K: tl.constexpr, NORM: tl.constexpr, HAS_GAIN: tl.constexpr, HAS_BIAS: tl.constexpr
+    v, ok, gain, bias, eps, K: tl.constexpr, NORM: tl.constexpr, HAS_GAIN: tl.constexpr, HAS_BIAS: tl.constexpr
 ):
-    """RMS or layer norm of a whole row v [A, 16] whose elements beyond K are masked by `ok`."""
+    """RMS or layer norm of a whole row v [A, 16] whose elements beyond K are masked by `ok`; gain and bias likewise."""
     if NORM == LAYER:
         v = tl.where(ok, v - _total(v) / K, 0.0)
     if NORM:
         v = v * (1.0 / tl.sqrt(_total(v * v) / K + eps))
     if HAS_GAIN:
-        v = v * tl.load(gain + e, mask=ok, other=0.0)
+        v = v * gain
     if HAS_BIAS:
-        v = v + tl.load(bias + e, mask=ok, other=0.0)
+        v = v + bias
     return v
 
 
@@ -108,10 +117,11 @@ def finish_rows(
     GATHER the residual of row `rows[m]` is read and not changed.
     """
     start_early(PDL)
-    wait_for_inputs(PDL)
     m = tl.program_id(0)
     e = 16 * tl.arange(0, A)[:, None] + tl.arange(0, 16)[None, :]
     ok = e < K
+    gains, biases = _norm_weights(gain, e, ok, HAS_GAIN), _norm_weights(norm_bias, e, ok, NORM_BIAS)
+    wait_for_inputs(PDL)
     if GATHER:
         v = tl.load(residual + tl.load(rows + m) * STEP + e, mask=ok, other=0.0)
     else:
@@ -121,11 +131,13 @@ def finish_rows(
             parts, shares, extra, extra_gate, m, e, ok, tl.zeros([A, 16], tl.float32), K, PART_STEP,
             ROW_STEP, PARTS, HAS_SHARES, HAS_EXTRA, HAS_EXTRA_GATE,
         )
-        new = normalise(new, ok, post_gain, post_bias, e, post_eps, K, POST, POST_GAIN, POST_BIAS)
+        post_gains = _norm_weights(post_gain, e, ok, POST_GAIN)
+        post_biases = _norm_weights(post_bias, e, ok, POST_BIAS)
+        new = normalise(new, ok, post_gains, post_biases, post_eps, K, POST, POST_GAIN, POST_BIAS)
         v = v + factor * new
         tl.debug_barrier()  # threads may hold copies of an element: all must have read it before one writes
         tl.store(residual + m * STEP + e, v, mask=ok)
-    v = normalise(v, ok, gain, norm_bias, e, eps, K, NORM, HAS_GAIN, NORM_BIAS)
+    v = normalise(v, ok, gains, biases, eps, K, NORM, HAS_GAIN, NORM_BIAS)
     start = 16 * tl.arange(0, A)
     row = m + tl.zeros([A], tl.int32)
     store_activation(planes, o_quants, o_scales, o_sums, natural, short, row, start, v, start < KP, KP, FORMATS)

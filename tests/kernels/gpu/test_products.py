@@ -117,7 +117,7 @@ def test_fragments_of_packed_weights(gpu: Gpu, rng: np.random.Generator, kind: Q
     from localllm.kernels.gpu.weight_memory import WeightMemory
     from localllm.kernels.spec import Activation
 
-    rows, count = 20, 11
+    rows, count = 20, 7
     tensors = [_matrix(kind, rows, columns, rng) for _ in range(2)]
     planned = WeightMemory(gpu)
     for tensor in tensors:
