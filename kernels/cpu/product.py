@@ -31,25 +31,33 @@ _FIELDS = ("tiles", "tile_bytes", "tile_count", "blocks", "row", "vector", "vect
 class TiledProduct:
     """`tensor` [rows, columns] of any type, repacked. On the thread that calls it."""
 
-    def __init__(self, compiler: KernelCompiler, tensor: Tensor, copies: int = 1) -> None:
-        """`copies` of the matrix one below the other, for measurements."""
+    def __init__(
+        self,
+        compiler: KernelCompiler,
+        tensor: Tensor,
+        copies: int = 1,
+        *,
+        memory: npt.NDArray[np.uint8] | None = None,
+    ) -> None:
+        """`copies` of the matrix one below the other, for measurements; `memory` (`tiled_bytes`) for a single one."""
         layout = layout_for(tensor.quant_type)
         self.rows, self.columns = tensor.rows * copies, tensor.columns
-        tiles = layout.repack(tensor)
-        self._tiles = np.resize(tiles, (len(tiles) * copies, *tiles.shape[1:]))
+        tiles = layout.repack(tensor, None if memory is None else memory.reshape(layout.tiles(tensor.rows), -1))
+        self._tiles = tiles if copies == 1 else np.resize(tiles, (len(tiles) * copies, *tiles.shape[1:]))
         vector_blocks = -(-self.columns // BLOCK)
-        self._vector = np.zeros(vector_blocks * BLOCK, np.float32)
+        padded = np.zeros(vector_blocks * BLOCK, np.float32)
         self._row = Block(row_bytes(layout.activation, vector_blocks), "activations of a product")
-        self._output = np.zeros(TILE_ROWS * len(self._tiles), np.float32)
+        output = np.zeros(TILE_ROWS * len(self._tiles), np.float32)
+        self.vector, self.output = padded[: self.columns], output[: self.rows]
         values = {
             "tiles": self._tiles.ctypes.data,
             "tile_bytes": self._tiles.strides[0],
             "tile_count": len(self._tiles),
             "blocks": layout.blocks(self.columns),
             "row": self._row.bytes.ctypes.data,
-            "vector": self._vector.ctypes.data,
+            "vector": padded.ctypes.data,
             "vector_blocks": vector_blocks,
-            "output": self._output.ctypes.data,
+            "output": output.ctypes.data,
         }
         self._record = np.array([values[name] for name in _FIELDS], np.int64)
         self._kernel = compiler.compile(product_source(layout))
@@ -61,9 +69,20 @@ class TiledProduct:
 
     def __call__(self, vector: Floats) -> Floats:
         """tensor @ vector [rows]; valid until the next call."""
-        self._vector[: self.columns] = vector
+        self.vector[:] = vector
         self._kernel.call(self._record.ctypes.data, 0, 0)
-        return self._output[: self.rows]
+        return self.output
+
+    @property
+    def addresses(self) -> tuple[int, int]:
+        """Of the kernel and its record, for native callers: it reads `vector` and writes `output`."""
+        return self._kernel.address, self._record.ctypes.data
+
+
+def tiled_bytes(tensor: Tensor) -> int:
+    """Bytes of the repacked matrix."""
+    layout = layout_for(tensor.quant_type)
+    return layout.tiles(tensor.rows) * layout.tile_bytes(tensor.columns)
 
 
 def product_source(layout: TileLayout) -> KernelSource:

@@ -11,19 +11,12 @@ from .adaptive import AdaptiveSpeculation
 from .lookup import LookupDrafter
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    import numpy as np
-    import numpy.typing as npt
-
-    from localllm.gguf_io import GGUFFile, Tensor
-    from localllm.kernels.executor import Device, Executor
+    from localllm.gguf_io import GGUFFile
+    from localllm.kernels.cpu.compile import KernelCompiler
+    from localllm.kernels.executor import Device
     from localllm.kernels.spec import ModelSpec
 
-    from .next_layer import NextLayer
     from .protocol import Speculation
-
-    Floats = npt.NDArray[np.float32]
 
 CHOICES = "auto, off, lookup, next, model:NAME or heads:FILE"
 
@@ -70,53 +63,45 @@ def open_speculation(choice: str, target: Target) -> Speculation | None:
 
 def _open_heads(path: str, target: Target) -> Speculation:
     from localllm.gguf_io import open_gguf
+    from localllm.kernels.cpu.product import TiledProduct
 
     from .heads import Heads, HeadsDrafter
-    from .trained_layer import FIRST, load_trained_layer
+    from .trained_layer import FIRST, TrainedLayerDrafter, load_trained_layer
 
-    tools = _Tools(target)
-    file = open_gguf(path)  # a layer's weights stay mapped
-    if FIRST in file.tensors:
-        sizes = {"context": target.context, "parallel": target.parallel}
-        return _guess_by(load_trained_layer(file, target.spec, tools.product, tools.executor, **sizes))
-    with file:
-        heads = Heads.load(file, target.spec.embed.table, tools.product)
+    compiler = _compiler()
+    with open_gguf(path) as file:
+        if FIRST in file.tensors:
+            layer = load_trained_layer(file, target.spec, compiler)
+            return AdaptiveSpeculation(
+                lambda: (LookupDrafter(), TrainedLayerDrafter(layer)), wants_hidden=True, taps=layer.taps
+            )
+        heads = Heads.load(file, target.spec.embed.table, lambda tensor: TiledProduct(compiler, tensor))
     return AdaptiveSpeculation(lambda: (LookupDrafter(), HeadsDrafter(heads)), wants_hidden=True)
 
 
 def _open_next_layer(target: Target) -> Speculation:
-    from .next_layer import load_next_layer
+    from localllm.kernels.cpu.product import TiledProduct
+    from localllm.kernels.executor import ExecutorOptions
+    from localllm.kernels.registry import open_executor
 
-    tools, sizes = _Tools(target), {"context": target.context, "parallel": target.parallel}
-    return _guess_by(load_next_layer(target.file, target.spec, tools.product, tools.executor, **sizes))
+    from .next_layer import NextLayerDrafter, load_next_layer
 
-
-def _guess_by(layer: NextLayer) -> Speculation:
-    from .next_layer import NextLayerDrafter
-
+    compiler, options = _compiler(), ExecutorOptions(threads=target.threads)
+    layer = load_next_layer(
+        target.file,
+        target.spec,
+        lambda tensor: TiledProduct(compiler, tensor),
+        lambda spec: open_executor(spec, "cpu", options),
+        context=target.context,
+        parallel=target.parallel,
+    )
     return AdaptiveSpeculation(
-        lambda: (LookupDrafter(), NextLayerDrafter(layer)), wants_hidden=True, taps=layer.taps, shared=layer.close
+        lambda: (LookupDrafter(), NextLayerDrafter(layer)), wants_hidden=True, shared=layer.close
     )
 
 
-class _Tools:
-    """What small networks beside the model run on."""
+def _compiler() -> KernelCompiler:
+    from localllm.kernels.cpu.compile import KernelCompiler
+    from localllm.kernels.cpu.isa import choose_isa
 
-    def __init__(self, target: Target) -> None:
-        from localllm.kernels.cpu.compile import KernelCompiler
-        from localllm.kernels.cpu.isa import choose_isa
-        from localllm.kernels.executor import ExecutorOptions
-
-        self._compiler, self._options = KernelCompiler(choose_isa()), ExecutorOptions(threads=target.threads)
-
-    def product(self, tensor: Tensor) -> Callable[[Floats], Floats]:
-        """A matrix times one vector."""
-        from localllm.kernels.cpu.product import TiledProduct
-
-        return TiledProduct(self._compiler, tensor)
-
-    def executor(self, spec: ModelSpec) -> Executor:
-        """For a model of one layer."""
-        from localllm.kernels.registry import open_executor
-
-        return open_executor(spec, "cpu", self._options)
+    return KernelCompiler(choose_isa())

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from .ledger import Ledger
     from .protocol import Ask, Drafter
 
+_MORE = 2
 _PATIENCE = 4  # drafts in a row of which nothing was worth verifying
 _NAPS = (16, 256)  # steps without drafts after a loss: the first time, and at most
 _FORCED = 2  # guesses verified after a nap, whatever is expected of them
@@ -40,7 +41,9 @@ class AdaptiveGuide:
         self._acceptance = Acceptance(memory=0.95, weight=6, parent=experience)
         self._ledger, self._standing = ledger, standing
         self._draft: Draft = NOTHING
-        self._asked = 2  # guesses of a drafter that costs time: one more than was worth verifying the last time
+        # Guesses of a drafter that costs time: two more than were worth verifying the last time, for steps of 4 and 8
+        # rows cost hardly more than those of 3 and 7.
+        self._asked = _MORE + 1
         self._hope = 1.0  # tokens that a draft of those that cost time is expected to bring
         self._asked_costly = False
         self._in_vain = 0
@@ -90,7 +93,7 @@ class AdaptiveGuide:
         chosen = self._draft.keep(nodes)
         if self._asked_costly:
             self._in_vain = 0 if len(chosen) else self._in_vain + 1
-            self._asked = max(chosen.depths(), default=0) + 1
+            self._asked = max(chosen.depths(), default=0) + _MORE
             if self._ledger.in_debt or self._in_vain >= _PATIENCE:
                 self._nap, self._next_nap = self._next_nap, min(2 * self._next_nap, _NAPS[1])
         return chosen

@@ -8,8 +8,8 @@ DeepSeek-V3, https://arxiv.org/abs/2412.19437, section 2.2. docs/speculation.md 
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -19,99 +19,75 @@ from localllm.cache.full import FullPolicy
 from localllm.errors import ConfigurationError
 from localllm.gguf_io import QuantType, Tensor, dequantize
 from localllm.kernels.kv_layout import PAGE_SIZE
-from localllm.kernels.spec import Embed, Linear, Norm
+from localllm.kernels.spec import Embed, Head, Linear, Norm
 from localllm.kernels.step import Output
 
 from .draft import MOST_GUESSES, NOTHING, Draft
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     import numpy.typing as npt
 
     from localllm.cache import CachedSequence
     from localllm.gguf_io import GGUFFile
     from localllm.kernels.executor import Executor
-    from localllm.kernels.spec import ModelSpec
+    from localllm.kernels.spec import Layer, ModelSpec
 
     Floats = npt.NDArray[np.float32]
-    Product = Callable[[Floats], Floats]
 
 _ROWS = MOST_GUESSES + 1  # vectors that go through the layer at a time
 _LEAST_CHANCE = 0.1  # of a line of guesses, as the layer sees it: what is less likely is not drawn
 _GRADES = 5000  # the first
-_KEPT_EMBEDDINGS = 1 << 13
 
 
+@dataclass(frozen=True, slots=True)
 class Entrance:
-    """What joins a vector and a token into the layer's input: one product for the model's own vectors, one for its.
+    """What joins a vector and a token into the layer's input."""
 
-    Both read [norm(embedding of the token) * `token_gain`, norm(vector) * `hidden_gain`].
-    """
+    project: Callable[[Floats], Floats]
+    embeddings: Tensor
+    scale: float
+    token_gain: Floats
+    hidden_gain: Floats
+    eps: float
 
-    def __init__(
-        self,
-        project: Product,
-        again: Product,
-        embeddings: Tensor,
-        *,
-        scale: float = 1.0,
-        token_gain: Floats | float = 1.0,
-        hidden_gain: Floats | float = 1.0,
-        eps: float,
-    ) -> None:
-        self._project, self._again, self._table = project, again, embeddings
-        self._scale, self._token_gain, self._hidden_gain = np.float32(scale), token_gain, hidden_gain
-        self._eps = np.float32(eps)
-        self._kept: OrderedDict[int, Floats] = OrderedDict()
-
-    def first(self, vectors: Floats, token: int) -> Floats:
-        """[hidden], of the model's `vectors` [n * hidden], each normed by itself."""
-        own = vectors.reshape(-1, self._table.columns)
-        return self._project(self._joined(token, self._norm(own)))
-
-    def again(self, state: Floats, token: int) -> Floats:
-        """[hidden], of the layer's own vector."""
-        return self._again(self._joined(token, self._norm(state)))
-
-    def _joined(self, token: int, normed: Floats) -> Floats:
-        embedding = self._kept.get(token)
-        if embedding is None:
-            table = self._table
-            part = replace(table, shape=(1, table.columns), data=table.data[token : token + 1])
-            row = np.asarray(dequantize(part), np.float32)[0] * self._scale
-            embedding = self._kept[token] = np.asarray(self._norm(row) * self._token_gain, np.float32)
-            if len(self._kept) > _KEPT_EMBEDDINGS:
-                self._kept.popitem(last=False)
-        return np.concatenate([embedding, (normed * self._hidden_gain).ravel()])
+    def input(self, hidden: Floats, token: int) -> Floats:
+        """[hidden]."""
+        table = self.embeddings
+        part = replace(table, shape=(1, table.columns), data=table.data[token : token + 1])
+        embedding = np.asarray(dequantize(part), np.float32)[0] * np.float32(self.scale)
+        return self.project(
+            np.concatenate([self._norm(embedding) * self.token_gain, self._norm(hidden) * self.hidden_gain])
+        )
 
     def _norm(self, x: Floats) -> Floats:
-        result: Floats = x / np.sqrt(np.square(x).mean(-1, keepdims=True) + self._eps)
+        result: Floats = x / np.sqrt(np.square(x).mean() + np.float32(self.eps))
         return result
 
 
 class NextLayer:
     """The layer with an executor of its own, and the keys and values of all sequences that it guesses for.
 
-    Its "tokens" are rows of a table that holds the inputs of the moment. `vocabulary`: the tokens that its head knows,
-    if these are not all. `taps`: layers of the model whose output it reads too.
+    Its "tokens" are rows of a table that holds the inputs of the moment.
     """
 
     def __init__(
         self,
         spec: ModelSpec,
+        layer: Layer,
         entrance: Entrance,
+        head: Head,
         open_executor: Callable[[ModelSpec], Executor],
         *,
         context: int,
         parallel: int,
-        vocabulary: npt.NDArray[np.int32] | None = None,
-        taps: tuple[int, ...] = (),
     ) -> None:
-        self.entrance, self.context, self.vocabulary, self.taps = entrance, context, vocabulary, taps
+        self.entrance, self.context = entrance, context
         self._inputs = np.zeros((_ROWS, spec.hidden_size), np.float32)
         table = Tensor("inputs", QuantType.F32, self._inputs.shape, self._inputs.view(np.uint8))
-        self.executor = open_executor(replace(spec, embed=Embed(table), context_length=context))
+        one = replace(spec, embed=Embed(table), layers=(layer,), head=head, context_length=context)
+        self.executor = open_executor(one)
         pages = parallel * (-(-context // PAGE_SIZE) + 1)
         groups = len(self.executor.layout.groups)
         self.executor.allocate_kv((pages,) * groups, "f16", (0,) * groups)
@@ -173,8 +149,8 @@ class NextLayerDrafter:
             self._before, self._text = self._given, len(tokens)
         sequence.length = self._before
         del sequence.tokens[self._before :]
-        enter = layer.entrance
-        inputs = [enter.first(row, tokens[index - count]).copy() for index, row in enumerate(hidden)]
+        enter = layer.entrance.input
+        inputs = [enter(row, tokens[index - count]) for index, row in enumerate(hidden)]
         found = layer.run(sequence, np.stack(inputs))
         self._given = sequence.length
         line: list[int] = []
@@ -188,9 +164,8 @@ class NextLayerDrafter:
             if line and chance < _LEAST_CHANCE:
                 break
             grades.append(_GRADES + 100 * len(line) + int(10 * min(sureness, 0.999)))
-            line.append(best if layer.vocabulary is None else int(layer.vocabulary[best]))
-            more = len(line) < min(most, MOST_GUESSES)
-            found = layer.go_on(sequence, enter.again(state, line[-1])[None]) if more else None
+            line.append(best)
+            found = layer.go_on(sequence, enter(state, best)[None]) if len(line) < min(most, MOST_GUESSES) else None
         return Draft(tuple(line), tuple(range(-1, len(line) - 1)), tuple(grades))
 
     def close(self) -> None:
@@ -230,15 +205,13 @@ def load_next_layer(
         return tensor(name, *shape) if f"{prefix}{name}.weight" in file.tensors else None
 
     eps = ahead[0].feed_forward.norm.eps if ahead[0].feed_forward.norm is not None else 1e-6
-    project = product(tensor("eh_proj", hidden, 2 * hidden))
     entrance = Entrance(
-        project,
-        project,
+        product(tensor("eh_proj", hidden, 2 * hidden)),
         optional("embed_tokens", *spec.embed.table.shape) or spec.embed.table,
-        scale=spec.embed.scale,
-        token_gain=np.asarray(dequantize(tensor("enorm", hidden)), np.float32),
-        hidden_gain=np.asarray(dequantize(tensor("hnorm", hidden)), np.float32),
-        eps=eps,
+        spec.embed.scale,
+        np.asarray(dequantize(tensor("enorm", hidden)), np.float32),
+        np.asarray(dequantize(tensor("hnorm", hidden)), np.float32),
+        eps,
     )
     norm, linear = optional("shared_head_norm", hidden), optional("shared_head_head", spec.vocabulary_size, hidden)
     head = replace(
@@ -246,5 +219,4 @@ def load_next_layer(
         norm=spec.head.norm if norm is None else Norm(norm, eps),
         linear=spec.head.linear if linear is None else Linear(linear),
     )
-    own = replace(spec, layers=(ahead[0],), head=head)
-    return NextLayer(own, entrance, open_executor, context=context, parallel=parallel)
+    return NextLayer(spec, ahead[0], entrance, head, open_executor, context=context, parallel=parallel)

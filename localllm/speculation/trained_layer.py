@@ -13,34 +13,169 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from localllm.errors import ConfigurationError, GGUFError, UnsupportedModelError
+from localllm.gguf_io import dequantize
+from localllm.kernels.cpu.memory import Arena
+from localllm.kernels.cpu.product import TiledProduct, tiled_bytes
+from localllm.kernels.spec import Attention, FeedForward
 
+from .draft import MOST_GUESSES, NOTHING, Draft
 from .heads import ARCHITECTURE
-from .next_layer import Entrance, NextLayer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Sequence
 
     import numpy.typing as npt
 
     from localllm.gguf_io import GGUFFile, Tensor
-    from localllm.kernels.executor import Executor
+    from localllm.kernels.cpu.compile import KernelCompiler
     from localllm.kernels.spec import ModelSpec
 
     Floats = npt.NDArray[np.float32]
 
 FIRST, AGAIN = "speculator.first.weight", "speculator.again.weight"
-_EPS = 1e-6
+_LEAST_CHANCE = 0.2  # of a line of guesses, as the layer sees it: what is less likely is not drawn
+_GRADES = 5000  # the first
+_ROWS = 1024  # of an embedding table that are converted at a time
 
 
-def load_trained_layer(
-    file: GGUFFile,
-    model: ModelSpec,
-    product: Callable[[Tensor], Callable[[Floats], Floats]],
-    open_executor: Callable[[ModelSpec], Executor],
-    *,
-    context: int,
-    parallel: int,
-) -> NextLayer:
+class TrainedLayer:
+    """The weights, shared by all sequences of an engine. `taps`: layers of the model whose output it reads too."""
+
+    def __init__(
+        self,
+        spec: ModelSpec,
+        entrances: tuple[Tensor, Tensor],
+        vocabulary: npt.NDArray[np.int32],
+        taps: tuple[int, ...],
+        window: int,
+        embeddings: Tensor,
+        compiler: KernelCompiler,
+    ) -> None:
+        from localllm.kernels.cpu.one_layer import Network, Shape, guess
+
+        self.vocabulary, self.taps, self._embeddings = vocabulary, taps, embeddings
+        self.places = np.full(embeddings.rows, -1, np.int64)
+        self.places[vocabulary] = np.arange(len(vocabulary))
+        attention, block = spec.layers[0].attention, spec.layers[0].feed_forward
+        assert isinstance(attention, Attention)
+        assert isinstance(block, FeedForward)
+        assert attention.norm is not None
+        assert block.norm is not None
+        assert spec.head.norm is not None
+        assert attention.rope is not None
+        assert block.gate is not None
+        linears = (attention.query, attention.key, attention.value, attention.output, block.gate, block.up, block.down)
+        tensors = (*entrances, *(linear.weight for linear in linears), spec.head.linear.weight)
+        arena = Arena("weights of a layer that guesses")  # in large pages: nothing of it is in the caches after a step
+        pieces = [arena.take(tiled_bytes(tensor)) for tensor in tensors]
+        arena.allocate()
+        self._products = [
+            TiledProduct(compiler, tensor, memory=piece.bytes) for tensor, piece in zip(tensors, pieces, strict=True)
+        ]
+        table, scales = self._small_table()
+        self.network = Network(
+            np.array([product.addresses for product in self._products], np.int64),
+            tuple(product.vector for product in self._products),
+            tuple(product.output for product in self._products),
+            table,
+            scales,
+            np.stack(
+                [
+                    np.asarray(dequantize(norm.weight), np.float32)
+                    for norm in (attention.norm, block.norm, spec.head.norm)
+                    if norm.weight is not None
+                ]
+            ),
+            attention.rope.inverse_frequencies,
+            attention.norm.eps,
+        )
+        self.shape = Shape(spec.hidden_size, attention.heads, attention.kv_heads, attention.key_dim, window)
+        self.guess = guess
+        # Made or loaded now: in the first step it would look as if guessing took a second.
+        hidden = np.ones((1, (1 + len(taps)) * spec.hidden_size), np.float32)
+        TrainedLayerDrafter(self).draft([int(vocabulary[0])], 1, hidden)
+
+    def embedding(self, token: int) -> Floats:
+        """[hidden], divided by the root of its mean square."""
+        unit: Floats = self._units(np.array([token]))[0]
+        return unit
+
+    def _units(self, tokens: npt.NDArray[np.integer]) -> Floats:
+        table = self._embeddings
+        part = replace(table, shape=(len(tokens), table.columns), data=table.data[tokens])
+        rows = np.asarray(dequantize(part), np.float32)
+        result: Floats = rows / np.sqrt(np.square(rows).mean(-1, keepdims=True) + np.float32(1e-6))
+        return result
+
+    def _small_table(self) -> tuple[npt.NDArray[np.int8], Floats]:
+        table = np.empty((len(self.vocabulary), self._embeddings.columns), np.int8)
+        scales = np.empty(len(table), np.float32)
+        for start in range(0, len(table), _ROWS):
+            rows = self._units(self.vocabulary[start : start + _ROWS])
+            scale = scales[start : start + _ROWS] = np.maximum(np.abs(rows).max(-1), 1e-9) / 127
+            table[start : start + _ROWS] = np.rint(rows / scale[:, None])
+        return table, scales
+
+
+class TrainedLayerDrafter:
+    """Guesses for one sequence. The grade is the step and how sure the layer is.
+
+    The layer attends to what it was given: rows of the answer. Those that were computed while nobody asked for guesses
+    are missing, which makes guesses worse and nothing else.
+    """
+
+    cheap, wants_hidden = False, True
+
+    def __init__(self, layer: TrainedLayer) -> None:
+        self._layer = layer
+        self._seen: tuple[Floats, Floats] | None = None  # keys and values
+        self._text = 0  # tokens of the text when the layer was given rows last
+        self._before = self._given = 0  # its rows of the text, before that time and after
+        self._found, self._sureness = np.empty(MOST_GUESSES, np.int64), np.empty(MOST_GUESSES, np.float32)
+
+    def draft(self, tokens: Sequence[int], most: int, hidden: npt.NDArray[np.float32] | None) -> Draft:
+        """The layer's likeliest tokens. `hidden` as in `Drafter.draft`."""
+        if hidden is None or not np.isfinite(hidden[0, 0]) or most < 1:
+            return NOTHING
+        layer, count = self._layer, len(hidden)
+        if self._seen is None:
+            shape = layer.shape
+            heads, ring, dim = shape.kv_heads, shape.window + 2 * (MOST_GUESSES + 1), shape.dim
+            self._seen = np.zeros((heads, dim, ring), np.float32), np.zeros((heads, ring, dim), np.float32)
+        if self._text != len(tokens):
+            self._before, self._text = self._given, len(tokens)
+        self._given = self._before + count
+        new = list(tokens[-count:])
+        places = layer.places[new]
+        others = hidden
+        if places.min() < 0:
+            others = np.stack([layer.embedding(token) for token in new])
+        guesses = layer.guess(
+            layer.network,
+            layer.shape,
+            hidden,
+            places,
+            others,
+            self._before,
+            min(most, MOST_GUESSES),
+            _LEAST_CHANCE,
+            *self._seen,
+            self._found,
+            self._sureness,
+        )
+        line = layer.vocabulary[self._found[:guesses]].tolist()
+        grades = tuple(
+            _GRADES + 100 * place + int(10 * min(sureness, 0.999))
+            for place, sureness in enumerate(self._sureness[:guesses].tolist())
+        )
+        return Draft(tuple(line), tuple(range(-1, guesses - 1)), grades)
+
+    def close(self) -> None:
+        """Forget the rows."""
+        self._seen, self._text, self._before, self._given = None, 0, 0, 0
+
+
+def load_trained_layer(file: GGUFFile, model: ModelSpec, compiler: KernelCompiler) -> TrainedLayer:
     """Read a file that guesses for `model`; ConfigurationError if it does not fit."""
     from localllm.models.llama import build
     from localllm.models.parts.source import Source
@@ -52,7 +187,7 @@ def load_trained_layer(
         again = source.tensor(AGAIN, (hidden, 2 * hidden))
         spec = build(source)
         vocabulary = np.asarray(file.metadata.integers("speculator.vocabulary"), np.int32)
-        window = file.metadata.integer("speculator.window", minimum=1, maximum=1 << 30)
+        window = file.metadata.integer("speculator.window", minimum=1, maximum=1 << 16)
     except (GGUFError, UnsupportedModelError) as error:
         raise ConfigurationError(f"{file.path} does not fit the model: {error.message}") from error
     ascending = list(taps) == sorted(set(taps)) and all(0 <= layer < len(model.layers) for layer in taps)
@@ -60,9 +195,20 @@ def load_trained_layer(
         raise ConfigurationError(f"{file.path} does not fit the model: it is of another size")
     if vocabulary.min() < 0 or vocabulary.max() >= model.vocabulary_size:
         raise ConfigurationError(f"{file.path} does not fit the model: it guesses tokens that the model lacks")
-    layer = spec.layers[0]
-    spec = replace(spec, layers=(replace(layer, attention=replace(layer.attention, window=window)),))
-    entrance = Entrance(product(first), product(again), model.embed.table, eps=_EPS)
-    return NextLayer(
-        spec, entrance, open_executor, context=context, parallel=parallel, vocabulary=vocabulary, taps=taps
+    if not _plain(spec):
+        raise ConfigurationError(f"{file.path} holds a layer of another kind than docs/speculation.md describes")
+    return TrainedLayer(spec, (first, again), vocabulary, taps, window, model.embed.table, compiler)
+
+
+def _plain(spec: ModelSpec) -> bool:
+    """Whether the layer has nothing that `one_layer` would overlook."""
+    attention, block = spec.layers[0].attention, spec.layers[0].feed_forward
+    if not isinstance(attention, Attention) or not isinstance(block, FeedForward) or block.gate is None:
+        return False
+    rope, dim = attention.rope, attention.key_dim
+    linears = (attention.query, attention.key, attention.value, attention.output, block.gate, block.up, block.down)
+    return (
+        all(linear.bias is None for linear in (*linears, spec.head.linear))
+        and (rope is not None and rope.interleaved and rope.magnitude == 1.0)
+        and (attention.value_dim == dim and attention.scale == dim**-0.5)
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +12,13 @@ import pytest
 
 from localllm import LLM
 from localllm.errors import ConfigurationError
-from localllm.gguf_io import QuantType, Tensor, dequantize, open_gguf
+from localllm.gguf_io import QuantType, dequantize, open_gguf
 from localllm.gguf_io.writer import write_gguf
-from localllm.kernels.reference import ReferenceExecutor
+from localllm.kernels.cpu.compile import KernelCompiler
+from localllm.kernels.cpu.isa import choose_isa
 from localllm.kernels.spec import ModelSpec
 from localllm.models import load_spec
-from localllm.speculation.next_layer import NextLayer, NextLayerDrafter
-from localllm.speculation.trained_layer import load_trained_layer
+from localllm.speculation.trained_layer import TrainedLayer, TrainedLayerDrafter, load_trained_layer
 
 MODEL = Path(__file__).parents[2] / "data" / "models" / "llama_gqa_tied_f16.gguf"
 HEADS, KV_HEADS, INNER, EPS, BASE, WINDOW = 4, 2, 24, 1e-5, 1000.0, 6
@@ -78,14 +77,10 @@ def save(path: Path, taps: tuple[int, ...] = (), changed: dict[str, Floats] | No
     return path
 
 
-def in_numpy(tensor: Tensor) -> Callable[[Floats], Floats]:
-    matrix = dequantize(tensor).astype(np.float32)
-    return lambda vector: matrix @ vector
-
-
-def load(path: Path) -> tuple[ModelSpec, NextLayer]:
+def load(path: Path) -> tuple[ModelSpec, TrainedLayer]:
     spec = load_spec(open_gguf(MODEL))
-    return spec, load_trained_layer(open_gguf(path), spec, in_numpy, ReferenceExecutor, context=64, parallel=2)
+    with open_gguf(path) as file:
+        return spec, load_trained_layer(file, spec, KernelCompiler(choose_isa()))
 
 
 class Formula:
@@ -137,7 +132,7 @@ def test_guesses_are_those_of_the_formula(tmp_path: Path, taps: tuple[int, ...])
     spec, layer = load(save(tmp_path / "layer.gguf", taps))
     assert layer.taps == taps
     table = np.asarray(dequantize(spec.embed.table), np.float32)
-    random, drafter = np.random.default_rng(3), NextLayerDrafter(layer)
+    random, drafter = np.random.default_rng(3), TrainedLayerDrafter(layer)
     text = random.integers(0, spec.vocabulary_size, 9).tolist()
     vectors = random.normal(0, 2, (len(text) - 1, (1 + len(taps)) * spec.hidden_size)).astype(np.float32)
     for known, new in ((2, 1), (3, 1), (6, 3), (9, 3)):  # the last rows are those of right guesses
@@ -152,14 +147,13 @@ def test_guesses_are_those_of_the_formula(tmp_path: Path, taps: tuple[int, ...])
         assert len(draft) >= 1
         assert list(draft.tokens) == expected[: len(draft)]
     drafter.close()
-    layer.close()
 
 
 def test_a_long_answer_and_many_guesses(tmp_path: Path) -> None:
     """Pages behind the window are given back; rows of guesses, which are forgotten, must not count for that."""
     spec, layer = load(save(tmp_path / "layer.gguf"))
     table = np.asarray(dequantize(spec.embed.table), np.float32)
-    random, drafter, formula = np.random.default_rng(3), NextLayerDrafter(layer), Formula(weights(0), table)
+    random, drafter, formula = np.random.default_rng(3), TrainedLayerDrafter(layer), Formula(weights(0), table)
     text = random.integers(0, spec.vocabulary_size, 45).tolist()
     vectors = random.normal(0, 2, (len(text) - 1, spec.hidden_size)).astype(np.float32)
     for row in range(len(text) - 1):
