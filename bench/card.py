@@ -1,7 +1,7 @@
 """Put what was measured on a card into docs/benchmarks: the rows that two scripts write there.
 
     python bench/card.py gpu ROWS --machine "NVIDIA H200, 16 cores" [--command "python scripts/gpu_benchmark.py"]
-    python bench/card.py hybrid ROWS --machine "..." --date 2026-11-30
+    python bench/card.py hybrid ROWS MORE_ROWS --machine "..." --date 2026-11-30
 
 ROWS is what `scripts/gpu_benchmark.py` printed, or what `scripts/hybrid_benchmark.py --out` wrote: lines that are JSON
 objects are rows, others are left. `-` reads standard input. Then `python bench/page.py` makes the page.
@@ -40,25 +40,25 @@ def main() -> None:
     """Read, write, say how many."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("name", choices=sorted(TITLES))
-    parser.add_argument("rows", help="a file, or - for standard input")
+    parser.add_argument("rows", nargs="+", help="a file for each call of the card, in order; - is standard input")
     parser.add_argument("--machine", required=True)
     parser.add_argument("--command")
     parser.add_argument("--date", default=datetime.date.today().isoformat())
     options = parser.parse_args()
-    text = sys.stdin.read() if options.rows == "-" else Path(options.rows).read_text(encoding="utf-8")
+    texts = [sys.stdin.read() if name == "-" else Path(name).read_text(encoding="utf-8") for name in options.rows]
     title, command = TITLES[options.name]
-    rows = rows_of(text)
-    if not rows:
-        raise SystemExit(f"{options.rows} holds no row")
+    calls = [rows_of(text) for text in texts]
+    if not all(calls):
+        raise SystemExit(f"{options.rows[calls.index([])]} holds no row")
     facts = {
         "title": title,
         "command": options.command or command,
         "date": options.date,
         "machine": options.machine,
-        "rows": rows,
+        "calls": calls,
     }
     (FIGURES / f"{options.name}.json").write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
-    print(f"{len(rows)} rows")
+    print(f"{sum(map(len, calls))} rows")
 
 
 if __name__ == "__main__":

@@ -54,8 +54,11 @@ def part(name: str) -> list[str]:
         more = "with ReLU reads only the neurons that fire, so it can be above 100%. The memory's figure is the best of"
         last = "all runs."
         return [*lines, note, more, last, "", *speed_table(facts["facts"])]
-    if isinstance(facts.get("rows"), list):
-        return [*lines, *rows(facts["rows"])]
+    if isinstance(facts.get("calls"), list):
+        for number, found in enumerate(facts["calls"], 1):
+            lines += [f"Call {number}:", ""] if len(facts["calls"]) > 1 else []
+            lines += [*rows(found), ""]
+        return lines[:-1]
     if isinstance(facts.get("facts"), dict):
         told = [f"| {key.replace('_', ' ')} | {number:,.4g} |" for key, number in facts["facts"].items()]
         return [*lines, "| figure | value |", "|---|---|", *told]
