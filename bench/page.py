@@ -140,9 +140,12 @@ def tests() -> list[str]:
     facts = read("tests")
     if facts is None:
         return []
-    lines = ["", "## Tests", "", *facts["notes"], "", "| package | statements | covered |", "|---|---|---|"]
+    counts = f"{facts['passed']:,} passed, {facts['skipped']} skipped, {facts['failed']} failed"
+    minutes = f"{facts['seconds'] / 60:.1f} minutes with two workers ({facts['date']})."
+    lines = ["", "## Tests", "", f"`.ci/run` in a fresh environment: {counts}, {minutes}", *facts["notes"]]
+    lines += ["", "| package | statements | covered |", "|---|---|---|"]
     lines += [f"| `{name}` | {row['statements']:,} | {row['covered']:.0%} |" for name, row in facts["coverage"].items()]
-    lines += ["", "The slowest tests, in a run with two workers:", "", "| seconds | test |", "|---|---|"]
+    lines += ["", "The slowest tests of that run:", "", "| seconds | test |", "|---|---|"]
     return lines + [f"| {seconds} | `{name}` |" for seconds, name in facts["slowest"]]
 
 
