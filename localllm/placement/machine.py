@@ -10,7 +10,7 @@ from localllm.benchmark import measure_product_bandwidth
 if TYPE_CHECKING:
     from localllm.hardware import Hardware
 
-CPU_EFFICIENCY = 0.92  # of what one product reads that decoding reaches: on two cores 0.97 to 1.14, on one 0.80 to 0.93
+CPU_EFFICIENCY = 0.84  # of what one product reads at best: halves of models reached 0.82 on two cores, 0.85 on one
 GPU_EFFICIENCY = 0.6
 CPU_MULTIPLICATIONS = 1.2e11  # per second and core in a prefill
 GPU_MULTIPLICATIONS = 2.0e13
