@@ -105,6 +105,22 @@ def active_neurons(
     return Operation(KernelSource("active_neurons", key, emit), arguments, kind)
 
 
+def emit_edge(e: Emitter, starts: Value, blocks: Value, part: Value, parts: Value) -> Value:
+    """The block of 32 neurons at which a part begins, and the one before it ends.
+
+    It is the first that has a share of `part` / `parts` of the row's active neurons before it, by its `starts`.
+    """
+    wanted = e.div(e.mul(load_index(e, starts, e.mul(blocks, 2)), part), parts)
+
+    def halve(_: Value, found: list[Value]) -> list[Value]:
+        low, high = found
+        middle = e.div(e.add(low, high), 2)
+        before = e.compare("<", load_index(e, starts, e.mul(middle, 2)), wanted)
+        return [e.select(before, e.add(middle, 1), low), e.select(before, high, middle)]
+
+    return e.loop(_HALVINGS, [e.integer(0), blocks], halve)[0]
+
+
 class _Neurons:
     """The kernel for a part of the neurons and a row."""
 
@@ -153,26 +169,13 @@ class _Neurons:
 
         e.loop(self.parts, [], part)
 
-    def _edge(self, starts: Value, part: Value) -> Value:
-        """The block at which a part begins, and the one before it ends: the first with enough active ones before it."""
-        e, blocks = self.e, self.active.blocks
-        wanted = e.div(e.mul(load_index(e, starts, e.mul(blocks, 2)), part), self.parts)
-
-        def halve(_: Value, found: list[Value]) -> list[Value]:
-            low, high = found
-            middle = e.div(e.add(low, high), 2)
-            before = e.compare("<", load_index(e, starts, e.mul(middle, 2)), wanted)
-            return [e.select(before, e.add(middle, 1), low), e.select(before, high, middle)]
-
-        return e.loop(_HALVINGS, [e.integer(0), blocks], halve)[0]
-
     def _part(self, m: Value, part: Value, total: Value) -> None:
         """total = what the neurons of a part give to row m, a run of blocks at a time."""
         e = self.e
         zero = e.constant(F32X16, 0.0)
         e.loop(4 * UNIT * self.form.units, [], lambda at, _: e.store(zero, total, at), step=64)
         edges = self.active.starts(m)
-        begin, last = self._edge(edges, part), self._edge(edges, e.add(part, 1))
+        begin, last = (emit_edge(e, edges, self.active.blocks, e.add(part, k), self.parts) for k in range(2))
 
         def run(first: Value, _: list[Value]) -> None:
             after = e.min(e.add(first, self.run_blocks), last)
