@@ -1,9 +1,11 @@
-"""Decode and prefill of ReLU models, sparse against exact, in alternating pieces of one process.
+"""Decode and prefill of ReLU models, sparse and turbo against exact, in alternating pieces of one process.
 
     python bench/sparse.py MODEL.gguf [--text FILE]      a model file; tokens of a text, one context
     python bench/sparse.py --shape 7b [--density 0.12]   three layers of that width, random Q4_0 weights
 
-For every piece of decoding both executors run the same tokens; the ratio of a pair is what is reported, as the median
+    python bench/sparse.py MODEL.gguf --turbo 0.02       calibrated on a built-in text, or on random tokens
+
+For every piece of decoding all executors run the same tokens; the ratio of a pair is what is reported, as the median
 over all pairs. Cycles are those of the first thread by kind of operation, for each token.
 """
 
@@ -27,11 +29,11 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from localllm.kernels.executor import Mode
+    from localllm.kernels.turbo import Turbo
 
     Tokens = npt.NDArray[np.int32]
 
 PIECE = 16  # tokens that an executor decodes before it is the other's turn
-MODES: tuple[Mode, ...] = ("exact", "sparse")
 SHAPES = {"7b": (4096, 11008, 32, 3), "small": (1024, 2816, 8, 6)}  # width, neurons, heads, layers
 
 
@@ -72,13 +74,14 @@ def random_model(shape: str, density: float) -> ModelSpec:
 
 
 class Bench:
-    """Both executors over the same tokens."""
+    """The executors over the same tokens."""
 
-    def __init__(self, spec: ModelSpec, tokens: Tokens, threads: int, prompt: int) -> None:
+    def __init__(self, spec: ModelSpec, tokens: Tokens, threads: int, prompt: int, turbo: Turbo | None) -> None:
         self.tokens, self.prompt = tokens, prompt
-        self.executors = {}
-        for mode in MODES:
-            executor = CpuExecutor(spec, ExecutorOptions(threads=threads, mode=mode))
+        self.executors: dict[Mode, CpuExecutor] = {}
+        modes: tuple[Mode, ...] = ("exact", "sparse") if turbo is None else ("exact", "sparse", "turbo")
+        for mode in modes:
+            executor = CpuExecutor(spec, ExecutorOptions(threads=threads, mode=mode, turbo=turbo))
             allocate_for(executor, len(tokens), "f16")
             self.executors[mode] = executor
 
@@ -101,13 +104,14 @@ class Bench:
     def run(self, rounds: int) -> None:
         """Alternate, and print."""
         parts = ("prefill", "decode")
-        times: dict[tuple[str, Mode], list[float]] = {(part, mode): [] for part in parts for mode in MODES}
-        cycles: dict[Mode, dict[str, list[int]]] = {mode: {} for mode in MODES}
+        modes = list(self.executors)
+        times: dict[tuple[str, Mode], list[float]] = {(part, mode): [] for part in parts for mode in modes}
+        cycles: dict[Mode, dict[str, list[int]]] = {mode: {} for mode in modes}
         for turn in range(rounds + 1):
             for part in parts:
                 starts = range(self.prompt, len(self.tokens) - PIECE + 1, PIECE) if part == "decode" else (0,)
                 for start in starts:
-                    for mode in MODES if turn % 2 else MODES[::-1]:
+                    for mode in modes if turn % 2 else modes[::-1]:
                         self.executors[mode].profile()
                         took = self.decode(mode, start) if part == "decode" else self.prefill(mode)
                         if not turn:
@@ -117,12 +121,13 @@ class Bench:
                             for kind, count in self.executors[mode].profile().items():
                                 cycles[mode].setdefault(kind, []).append(count // PIECE)
         for part, size in (("prefill", self.prompt), ("decode", PIECE)):
-            exact, sparse = (times[part, mode] for mode in MODES)
-            ratio = statistics.median(a / b for a, b in zip(exact, sparse, strict=True))
-            rates = [size / statistics.median(found) for found in (exact, sparse)]
-            print(f"  {part:8} exact {rates[0]:7.1f} sparse {rates[1]:7.1f} tok/s, ratio {ratio:.3f} (n={len(exact)})")
-        kinds = list(dict.fromkeys(kind for mode in MODES for kind in cycles[mode]))
-        for mode in MODES:
+            exact = times[part, "exact"]
+            for mode in modes:
+                ratio = statistics.median(a / b for a, b in zip(exact, times[part, mode], strict=True))
+                rate = size / statistics.median(times[part, mode])
+                print(f"  {part:8} {mode:7} {rate:7.1f} tok/s, {ratio:.3f} of exact (n={len(exact)})")
+        kinds = list(dict.fromkeys(kind for mode in modes for kind in cycles[mode]))
+        for mode in modes:
             line = " ".join(f"{kind} {statistics.median(cycles[mode].get(kind, [0])) / 1e3:.0f}" for kind in kinds)
             print(f"  kilocycles {mode:7} {line}")
 
@@ -143,11 +148,13 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--prompt", type=int, default=256)
     parser.add_argument("--decode", type=int, default=48)
+    parser.add_argument("--turbo", type=float, metavar="LOSS", help="calibrate to this budget, and run it as well")
     options = parser.parse_args()
     count = options.prompt + options.decode
     if options.model is None:
         spec = random_model(options.shape or "7b", options.density)
         tokens = np.random.default_rng(1).integers(0, 256, count).astype(np.int32)
+        seen = [int(token) for token in tokens]
     else:
         from localllm.models import load_spec
         from localllm.profiles.text import TEXT
@@ -157,9 +164,19 @@ def main() -> None:
         spec = load_spec(file)
         text = options.text.read_text("utf-8") if options.text else TEXT
         tokens = np.array(Tokenizer.from_gguf(file).encode(text)[:count], np.int32)
+        seen = Tokenizer.from_gguf(file).encode(TEXT)
+    turbo = None
+    if options.turbo is not None:
+        from localllm.turbo.calibrate import calibrate
+
+        record = calibrate(spec, seen, model="", budget=options.turbo)
+        turbo = record.turbo
+        print(f"turbo: {record.cost}")
+        for layer, facts in record.facts.items():
+            print(f"  layer {layer}: by {facts.scores.value}, {facts.kept:.1%} kept, {facts.fired:.1%} fire")
     for threads in options.threads:
         print(f"{threads} threads, {options.prompt} tokens of prompt")
-        bench = Bench(spec, tokens, threads, options.prompt)
+        bench = Bench(spec, tokens, threads, options.prompt, turbo)
         bench.run(options.rounds)
         bench.close()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -35,11 +36,11 @@ if TYPE_CHECKING:
     Floats = npt.NDArray[np.float32]
 
 LEAST_TOKENS, MOST_TOKENS = 64, 512  # of each half of the text
-_LOGITS_BYTES = 1 << 29
+_LOGITS_BYTES = 1 << 27
 _ROWS = 128  # of a step whose inputs are kept
 _SHORTLIST_VOCABULARY = 8192
 _WORTH = 0.8  # of the time of the head, for a shortlist
-_MARGINS = tuple(range(4, 21))
+_MARGINS = range(4, 21)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -70,7 +71,7 @@ def calibrate(
     exact = logits_in(spec, text.judged, "exact", None, threads)
     report(0.1)
     allowed = math.log1p(budget)
-    shortlist = _shortlist(spec, hidden, text, exact, allowed / 2, threads)
+    shortlist, spent = _shortlist(spec, hidden, text, exact, allowed / 2, threads)
     able = sparse_support(spec.layers, range(len(spec.layers))).layers
     stored: dict[int, LayerChoice] = {}
     found: dict[int, LayerChoices] = {}
@@ -85,25 +86,27 @@ def calibrate(
 
     def at(step: int) -> dict[int, LayerChoice]:
         chosen = {index: choice for index, choices in found.items() if (choice := choices[step]) is not None}
-        return {**stored, **chosen} if step >= 0 else dict(stored)
+        return {**stored, **chosen}
 
-    def measured(choices: dict[int, LayerChoice]) -> TurboCost:
+    def measured(choices: dict[int, LayerChoice], shortlist: Shortlist | None) -> TurboCost:
         layers = [choices[i].turbo if i in choices else None for i in range(len(spec.layers))]
         changed = logits_in(spec, text.judged, "turbo", Turbo(tuple(layers), shortlist), threads)
         return cost_between(exact, changed, text.judged)
 
-    step, low, high = -1, -1, len(PRICES)
-    choices = dict(stored)
-    cost = measured(choices)
-    while found and high - low > 1:
-        step = (low + high) // 2
-        tried = at(step)
-        tried_cost = measured(tried)
-        if tried_cost.divergence <= allowed:
-            low, choices, cost = step, tried, tried_cost
+    step, high = 0, len(PRICES)
+    while found and high - step > 1:  # without the shortlist: a coarse head takes long to make
+        middle = (step + high) // 2
+        if measured(at(middle), None).divergence <= allowed - spent:
+            step = middle
         else:
-            high = step
-        report(min(0.99, 0.7 + 0.06 * (len(PRICES) - (high - low)) / 3))
+            high = middle
+        report(0.95 - 0.25 * (high - step) / len(PRICES))
+    choices = at(step)
+    cost = measured(choices, shortlist)
+    while found and step > 0 and cost.divergence > allowed:  # the two losses are not quite independent
+        step -= 1
+        choices = at(step)
+        cost = measured(choices, shortlist)
     report(1.0)
     layers = tuple(choices[i].turbo if i in choices else None for i in range(len(spec.layers)))
     facts = {i: LayerFacts(c.turbo.scores, c.cut.kept, c.cut.fired, c.cut.loss) for i, c in choices.items()}
@@ -137,11 +140,11 @@ def _inputs(spec: ModelSpec, ids: Sequence[int], threads: int | None) -> tuple[l
 
 def _shortlist(
     spec: ModelSpec, hidden: Floats, text: _Text, exact: Floats, allowed: float, threads: int | None
-) -> Shortlist | None:
-    """The smallest shortlist within the allowed divergence; None if the head is small or it would not be worth it."""
+) -> tuple[Shortlist | None, float]:
+    """The smallest shortlist within the allowed divergence, and its own; None if it would not be worth it."""
     weight, head = spec.head.linear.weight, spec.head
     if spec.vocabulary_size < _SHORTLIST_VOCABULARY or not can_have_shortlist(spec) or head.softcap is not None:
-        return None
+        return None, 0.0
     shortlist = fit_shortlist(weight, hidden)
     executor = CpuExecutor(spec, ExecutorOptions(threads=threads, mode="exact"))
     try:
@@ -154,10 +157,15 @@ def _shortlist(
         executor.close()
     guessed = coarse_logits(shortlist, weight, np.concatenate(rows)) * np.float32(head.scale)
     best = guessed.max(axis=1, keepdims=True)
-    for margin in _MARGINS:
-        inside = guessed >= best - margin * head.scale
-        if cost_between(exact, np.where(inside, exact, guessed), text.judged).divergence > allowed:
-            continue
-        worth = shortlist_cost(weight, float(inside.sum(axis=1).mean())) < _WORTH * weight.nbytes
-        return replace(shortlist, margin=float(margin)) if worth else None
-    return None
+
+    def divergence(margin: int) -> float:
+        changed = np.where(guessed >= best - np.float32(margin * head.scale), exact, guessed)
+        return cost_between(exact, changed, text.judged).divergence
+
+    at = bisect.bisect_left(_MARGINS, True, key=lambda margin: divergence(margin) <= allowed)
+    if at == len(_MARGINS):
+        return None, 0.0
+    margin = _MARGINS[at]
+    inside = guessed >= best - np.float32(margin * head.scale)
+    worth = shortlist_cost(weight, float(inside.sum(axis=1).mean())) < _WORTH * weight.nbytes
+    return (replace(shortlist, margin=float(margin)), divergence(margin)) if worth else (None, 0.0)

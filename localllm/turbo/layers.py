@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     Floats = npt.NDArray[np.float32]
 
 # What it must save to lose so much: the same for all layers, so nothing is lost in one that another would save cheaper.
-PRICES = tuple(10 ** (-5 + k / 4) for k in range(21))
+# At the first price only what is lost for nothing is left out.
+PRICES = (1e-12, *(10 ** (-5 + k / 4) for k in range(21)))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
