@@ -233,7 +233,7 @@ def save(path: str, drafter: Drafter, vocabulary: Tensor, taps: tuple[int, ...],
     """The file that `--speculate heads:FILE` reads."""
     tensors: dict[str, Any] = {}
 
-    def add(name: str, values: Tensor, kind: QuantType = QuantType.Q8_0) -> None:
+    def add(name: str, values: Tensor, kind: QuantType = QuantType.Q4_1) -> None:
         array = values.detach().float().cpu().numpy()
         tensors[name] = (kind, array.shape, quantize(array, kind))
 

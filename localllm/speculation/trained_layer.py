@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     Floats = npt.NDArray[np.float32]
 
 FIRST, AGAIN = "speculator.first.weight", "speculator.again.weight"
-_LEAST_CHANCE = 0.2  # of a line of guesses, as the layer sees it: what is less likely is not drawn
+_LEAST_CHANCE = 0.1  # of a line of guesses, as the layer sees it: what is less likely is not drawn
 _GRADES = 5000  # the first
 _ROWS = 1024  # of an embedding table that are converted at a time
 
