@@ -54,14 +54,21 @@ def divergence(say: Callable[..., None], path: str, text: Path | None, threads: 
             "half on the card": lambda: halved(0.5),
         }
         for rows in (1, 32):
+            pure: list[npt.NDArray[np.float64]] = []
             for name, make in kinds.items():
                 executor = make()
                 found = _log(logits_of(executor, tokens, kv_type="f16", chunk=rows))
                 executor.close()
-                loss = float((np.exp(reference) * (reference - found)).sum(1).mean())
+                losses = (np.exp(reference) * (reference - found)).sum(1)
+                loss, more = float(losses.mean()), ""
+                if len(pure) < 2:
+                    pure.append(losses)
+                else:
+                    larger = losses - max(pure, key=lambda each: float(each.mean()))
+                    more = f"; {larger.mean():+.5f} +- {larger.std() / len(larger) ** 0.5:.5f} of the larger of both"
                 agree = float((found.argmax(1) == reference.argmax(1)).mean())
                 what = f"KL, {Path(path).name[:20]}, {rows} rows, {name}"
-                say(what, f"{loss:.5f} nats", f"top-1 {agree:.1%} of {len(tokens)}", loss=loss, agree=agree)
+                say(what, f"{loss:.5f} nats", f"top-1 {agree:.1%} of {len(tokens)}{more}", loss=loss, agree=agree)
 
 
 def _log(logits: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
