@@ -38,7 +38,7 @@ class AdaptiveGuide:
     def __init__(self, drafters: Sequence[Drafter], experience: Acceptance, ledger: Ledger, standing: Standing) -> None:
         self._cheap = [drafter for drafter in drafters if drafter.cheap]
         self._costly = [drafter for drafter in drafters if not drafter.cheap]
-        self._acceptance = Acceptance(memory=0.95, weight=6, parent=experience)
+        self._acceptance = Acceptance(memory=0.95, weight=3, parent=experience)
         self._ledger, self._standing = ledger, standing
         self._draft: Draft = NOTHING
         # Guesses of a drafter that costs time: two more than were worth verifying the last time, for steps of 4 and 8
