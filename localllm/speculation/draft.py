@@ -73,6 +73,11 @@ class Draft:
 NOTHING = Draft()
 
 
+def tenth(sureness: float) -> int:
+    """0 to 9, for grades; 0 for what is not a number."""
+    return int(10 * min(sureness, 0.999)) if sureness > 0 else 0
+
+
 def chain(tokens: Sequence[int], grade: int) -> Draft:
     """Guesses one behind the other, all of one grade."""
     count = len(tokens)

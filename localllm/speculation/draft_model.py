@@ -13,7 +13,7 @@ from localllm.kernels.executor import Device
 from localllm.kernels.kv_layout import PAGE_SIZE
 
 from .adaptive import AdaptiveSpeculation
-from .draft import MOST_GUESSES, NOTHING, Draft
+from .draft import MOST_GUESSES, NOTHING, Draft, tenth
 from .lookup import LookupDrafter
 
 if TYPE_CHECKING:
@@ -91,10 +91,12 @@ class ModelDrafter:
             best = int(np.argmax(logits))
             sureness = 1 / float(np.exp(logits - logits[best]).sum())
             chance *= sureness
+            if not np.isfinite(sureness):
+                break
             if chance < _LEAST_CHANCE:
                 break
             found.append(best)
-            grades.append(_GRADES + int(10 * min(sureness, 0.999)))
+            grades.append(_GRADES + tenth(sureness))
             sequence.tokens.append(best)
             logits = model.run(sequence, 1) if len(found) < most else None
         return Draft(tuple(found), tuple(range(-1, len(found) - 1)), tuple(grades))

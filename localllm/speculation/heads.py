@@ -16,7 +16,7 @@ import numpy as np
 from localllm.errors import ConfigurationError
 from localllm.gguf_io import dequantize
 
-from .draft import NOTHING, ROOT, Draft
+from .draft import NOTHING, ROOT, Draft, tenth
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 ARCHITECTURE = "localllm-speculator"
 _MOST_STEPS = 16
+_LARGEST = 1e4
+_AGAIN = "Fetch or make it again."
 _KEPT_EMBEDDINGS = 1 << 14
 _LEAST_CHANCE = 0.12  # of a line of guesses, as the heads see it: what is less likely is not drawn
 _SECOND = 0.15  # a second guess for the first place is added from this chance on
@@ -57,11 +59,10 @@ class Heads:
     @classmethod
     def load(cls, file: GGUFFile, embeddings: Tensor, product: Callable[[Tensor], Product]) -> Heads:
         """Check a file against the model's `embeddings` [vocabulary, hidden]; ConfigurationError says what is wrong."""
-        if file.metadata.string("general.architecture") != ARCHITECTURE:
-            raise ConfigurationError(f"{file.path} holds no heads", hint="make them with scripts/train_heads.py")
+        check_weights(file)
         hidden = embeddings.columns
         steps = file.metadata.integer("speculator.steps", minimum=1, maximum=_MOST_STEPS)
-        vocabulary = np.asarray(file.metadata.integers("speculator.vocabulary"), np.int32)
+        vocabulary = read_vocabulary(file, embeddings.rows)
 
         def tensor(name: str, *shape: int) -> Tensor:
             found = file.tensors.get(name)
@@ -70,8 +71,6 @@ class Heads:
                 raise ConfigurationError(f"{file.path} does not fit the model: {name} should be {size}")
             return found
 
-        if not len(vocabulary) or vocabulary.min() < 0 or vocabulary.max() >= embeddings.rows:
-            raise ConfigurationError(f"{file.path} does not fit the model: it guesses tokens that the model lacks")
         heads = []
         for step in range(steps):
             name = f"speculator.{step}.up.bias"
@@ -103,6 +102,26 @@ class Heads:
         return following
 
 
+def check_weights(file: GGUFFile) -> None:
+    """ConfigurationError if `file` is none of ours, or has numbers that no weights have."""
+    if file.metadata.string("general.architecture", "") != ARCHITECTURE:
+        raise ConfigurationError(
+            f"{file.path} holds no heads and no layer", hint="make one with scripts/train_drafter.py"
+        )
+    for name, tensor in file.tensors.items():
+        values = dequantize(tensor)
+        if not (values.size and np.abs(values).max() < _LARGEST):  # false for NaN, too
+            raise ConfigurationError(f"{file.path} is damaged: {name} has numbers that are no weights", hint=_AGAIN)
+
+
+def read_vocabulary(file: GGUFFile, tokens: int) -> npt.NDArray[np.int32]:
+    """The ids that are guessed, of a model of so many `tokens`; ConfigurationError for others."""
+    found = np.asarray(file.metadata.integers("speculator.vocabulary"), np.int64)
+    if not len(found) or found.min() < 0 or found.max() >= tokens:
+        raise ConfigurationError(f"{file.path} does not fit the model: it guesses tokens that the model lacks")
+    return found.astype(np.int32)
+
+
 class HeadsDrafter:
     """Guesses a line, and a second first guess where the heads are in two minds. The grade is step and sureness."""
 
@@ -125,6 +144,8 @@ class HeadsDrafter:
             best = int(np.argmax(logits))
             weights = np.exp(logits - logits[best])
             sureness = 1 / float(weights.sum())
+            if not np.isfinite(sureness):  # weights too large for each other
+                break
             if step == 0:
                 weights[best] = 0
                 other = int(np.argmax(weights))
@@ -147,7 +168,7 @@ class HeadsDrafter:
 
 
 def _grade(step: int, rank: int, sureness: float) -> int:
-    return 1000 * (step + 1) + 100 * rank + int(10 * min(sureness, 0.999))
+    return 1000 * (step + 1) + 100 * rank + tenth(sureness)
 
 
 def unit(x: Floats) -> Floats:

@@ -22,7 +22,7 @@ from localllm.kernels.kv_layout import PAGE_SIZE
 from localllm.kernels.spec import Embed, Head, Linear, Norm
 from localllm.kernels.step import Output
 
-from .draft import MOST_GUESSES, NOTHING, Draft
+from .draft import MOST_GUESSES, NOTHING, Draft, tenth
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -161,9 +161,11 @@ class NextLayerDrafter:
             best = int(np.argmax(logits))
             sureness = 1 / float(np.exp(logits - logits[best]).sum())
             chance *= sureness
+            if not np.isfinite(sureness):
+                break
             if line and chance < _LEAST_CHANCE:
                 break
-            grades.append(_GRADES + 100 * len(line) + int(10 * min(sureness, 0.999)))
+            grades.append(_GRADES + 100 * len(line) + tenth(sureness))
             line.append(best)
             found = layer.go_on(sequence, enter(state, best)[None]) if len(line) < min(most, MOST_GUESSES) else None
         return Draft(tuple(line), tuple(range(-1, len(line) - 1)), tuple(grades))

@@ -18,8 +18,8 @@ from localllm.kernels.cpu.memory import Arena
 from localllm.kernels.cpu.product import TiledProduct, tiled_bytes
 from localllm.kernels.spec import Attention, FeedForward
 
-from .draft import MOST_GUESSES, NOTHING, Draft
-from .heads import ARCHITECTURE
+from .draft import MOST_GUESSES, NOTHING, Draft, tenth
+from .heads import ARCHITECTURE, check_weights, read_vocabulary
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -163,10 +163,12 @@ class TrainedLayerDrafter:
             self._found,
             self._sureness,
         )
+        sureness = self._sureness
+        if not np.isfinite(sureness[:guesses]).all():  # weights too large for each other
+            return NOTHING
         line = layer.vocabulary[self._found[:guesses]].tolist()
         grades = tuple(
-            _GRADES + 100 * place + int(10 * min(sureness, 0.999))
-            for place, sureness in enumerate(self._sureness[:guesses].tolist())
+            _GRADES + 100 * place + tenth(sureness) for place, sureness in enumerate(sureness[:guesses].tolist())
         )
         return Draft(tuple(line), tuple(range(-1, guesses - 1)), grades)
 
@@ -180,21 +182,23 @@ def load_trained_layer(file: GGUFFile, model: ModelSpec, compiler: KernelCompile
     from localllm.models.llama import build
     from localllm.models.parts.source import Source
 
+    check_weights(file)
     source, hidden = Source(file, ARCHITECTURE, None), model.hidden_size
     try:
         taps = tuple(file.metadata.integers("speculator.taps"))
         first = source.tensor(FIRST, (hidden, (2 + len(taps)) * hidden))
         again = source.tensor(AGAIN, (hidden, 2 * hidden))
         spec = build(source)
-        vocabulary = np.asarray(file.metadata.integers("speculator.vocabulary"), np.int32)
+        vocabulary = read_vocabulary(file, model.vocabulary_size)
         window = file.metadata.integer("speculator.window", minimum=1, maximum=1 << 16)
     except (GGUFError, UnsupportedModelError) as error:
-        raise ConfigurationError(f"{file.path} does not fit the model: {error.message}") from error
+        reason = error.message.removeprefix(f"{file.path}: ")
+        raise ConfigurationError(
+            f"{file.path} cannot guess for this model: {reason}", hint="make it again with scripts/train_drafter.py"
+        ) from error
     ascending = list(taps) == sorted(set(taps)) and all(0 <= layer < len(model.layers) for layer in taps)
     if spec.hidden_size != hidden or len(spec.layers) != 1 or len(vocabulary) != spec.vocabulary_size or not ascending:
         raise ConfigurationError(f"{file.path} does not fit the model: it is of another size")
-    if vocabulary.min() < 0 or vocabulary.max() >= model.vocabulary_size:
-        raise ConfigurationError(f"{file.path} does not fit the model: it guesses tokens that the model lacks")
     if not _plain(spec):
         raise ConfigurationError(f"{file.path} holds a layer of another kind than docs/speculation.md describes")
     return TrainedLayer(spec, (first, again), vocabulary, taps, window, model.embed.table, compiler)

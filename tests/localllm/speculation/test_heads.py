@@ -105,3 +105,21 @@ def test_heads_of_another_model_are_refused(
     path = save(tmp_path / "heads.gguf", weights() | change, **metadata)
     with pytest.raises(ConfigurationError, match=message):
         load(path)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -1e30])
+@pytest.mark.parametrize("name", ["speculator.output.weight", "speculator.1.up.bias"])
+def test_numbers_that_no_weights_have_are_refused(tmp_path: Path, name: str, value: float) -> None:
+    tensors = weights()
+    tensors[name].flat[2] = value
+    with pytest.raises(ConfigurationError, match=f"damaged: {name}"):
+        load(save(tmp_path / "heads.gguf", tensors))
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of numpy: that is what is wrong with them
+def test_guesses_that_are_no_numbers_are_none(tmp_path: Path) -> None:
+    tensors = {name: values * np.float32(9e3 / np.abs(values).max()) for name, values in weights().items()}
+    drafter = HeadsDrafter(load(save(tmp_path / "heads.gguf", tensors)))
+    for value in (1.0, 1e30, 3e38):
+        draft = drafter.draft([1, 2], 3, np.full((1, HIDDEN), value, np.float32))
+        assert all(token in VOCABULARY for token in draft.tokens)

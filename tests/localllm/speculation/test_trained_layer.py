@@ -18,6 +18,7 @@ from localllm.kernels.cpu.compile import KernelCompiler
 from localllm.kernels.cpu.isa import choose_isa
 from localllm.kernels.spec import ModelSpec
 from localllm.models import load_spec
+from localllm.speculation import NOTHING, trained_layer
 from localllm.speculation.trained_layer import TrainedLayer, TrainedLayerDrafter, load_trained_layer
 
 MODEL = Path(__file__).parents[2] / "data" / "models" / "llama_gqa_tied_f16.gguf"
@@ -126,46 +127,63 @@ class Formula:
         x = x + w["blk.0.ffn_down"] @ (gate / (1 + np.exp(-gate)) * (w["blk.0.ffn_up"] @ y))
         return unit(x, EPS) * w["output_norm"]
 
+    def clear_line(self, state: Any, most: int) -> list[int]:
+        """What is guessed behind a state, up to the first place where rounding might decide; these rows do not stay."""
+        line: list[int] = []
+        kept = list(self.seen)
+        while len(line) < most:
+            logits = self.w["token_embd"] @ state
+            second, first = np.argsort(logits)[-2:]
+            if logits[first] - logits[second] < 0.02 * np.abs(logits).max():
+                break
+            line.append(2 * int(first))
+            state = self.row("speculator.again", line[-1], state)
+        self.seen = kept
+        return line
+
 
 @pytest.mark.parametrize("taps", [(), (0,)])
-def test_guesses_are_those_of_the_formula(tmp_path: Path, taps: tuple[int, ...]) -> None:
+def test_guesses_are_those_of_the_formula(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, taps: tuple[int, ...]
+) -> None:
+    monkeypatch.setattr(trained_layer, "_LEAST_CHANCE", 0.0)
     spec, layer = load(save(tmp_path / "layer.gguf", taps))
     assert layer.taps == taps
     table = np.asarray(dequantize(spec.embed.table), np.float32)
     random, drafter = np.random.default_rng(3), TrainedLayerDrafter(layer)
     text = random.integers(0, spec.vocabulary_size, 9).tolist()
     vectors = random.normal(0, 2, (len(text) - 1, (1 + len(taps)) * spec.hidden_size)).astype(np.float32)
+    compared = 0
     for known, new in ((2, 1), (3, 1), (6, 3), (9, 3)):  # the last rows are those of right guesses
         formula = Formula(weights(len(taps)), table)
         for row in range(known - 1):
             state = formula.row("speculator.first", text[row + 1], vectors[row])
-        expected: list[int] = []
-        for _ in range(4):
-            expected.append(2 * int(np.argmax(formula.w["token_embd"] @ state)))
-            state = formula.row("speculator.again", expected[-1], state)
+        expected = formula.clear_line(state, 4)
         draft = drafter.draft(text[:known], 4, vectors[known - 1 - new : known - 1])
-        assert len(draft) >= 1
-        assert list(draft.tokens) == expected[: len(draft)]
+        assert len(draft) == 4
+        assert list(draft.tokens[: len(expected)]) == expected
+        compared += len(expected)
+    assert compared >= 8
     drafter.close()
 
 
-def test_a_long_answer_and_many_guesses(tmp_path: Path) -> None:
-    """Pages behind the window are given back; rows of guesses, which are forgotten, must not count for that."""
+def test_a_long_answer_and_many_guesses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows of guesses are forgotten: what they wrote over in the ring must be none that the next row sees."""
+    monkeypatch.setattr(trained_layer, "_LEAST_CHANCE", 0.0)
     spec, layer = load(save(tmp_path / "layer.gguf"))
     table = np.asarray(dequantize(spec.embed.table), np.float32)
     random, drafter, formula = np.random.default_rng(3), TrainedLayerDrafter(layer), Formula(weights(0), table)
     text = random.integers(0, spec.vocabulary_size, 45).tolist()
     vectors = random.normal(0, 2, (len(text) - 1, spec.hidden_size)).astype(np.float32)
+    compared = 0
     for row in range(len(text) - 1):
         state = formula.row("speculator.first", text[row + 1], vectors[row])
-        expected, seen = [2 * int(np.argmax(formula.w["token_embd"] @ state))], list(formula.seen)
-        for _ in range(14):
-            state = formula.row("speculator.again", expected[-1], state)
-            expected.append(2 * int(np.argmax(formula.w["token_embd"] @ state)))
-        formula.seen = seen
+        expected = formula.clear_line(state, 8)
         draft = drafter.draft(text[: row + 2], 15, vectors[row : row + 1])
-        assert len(draft) >= 1
-        assert list(draft.tokens) == expected[: len(draft)]
+        assert len(draft) == 15
+        assert list(draft.tokens[: len(expected)]) == expected
+        compared += len(expected)
+    assert compared >= 80
     drafter.close()
 
 
@@ -225,6 +243,22 @@ def test_the_trainer_computes_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
                 state = formula.row("speculator.again", text[row + step + 1], state)
 
 
+def spoiled(name: str, value: float) -> Floats:
+    values = weights(0)[f"{name}.weight"].copy()
+    values.flat[3] = value
+    return values
+
+
+def test_guesses_that_are_no_numbers_are_none(tmp_path: Path) -> None:
+    """Weights that pass for such can still be too large for each other."""
+    large = {name: values * np.float32(9e3 / np.abs(values).max()) for name, values in weights(0).items()}
+    spec, layer = load(save(tmp_path / "layer.gguf", changed=large))
+    drafter = TrainedLayerDrafter(layer)
+    for value in (1.0, 1e30, 3e38):
+        draft = drafter.draft([1, 2], 4, np.full((1, spec.hidden_size), value, np.float32))
+        assert draft == NOTHING or all(0 <= token < spec.vocabulary_size for token in draft.tokens)
+
+
 def test_files_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     _, hidden = sizes()
     wrong: list[tuple[str, dict[str, Any]]] = [
@@ -236,6 +270,14 @@ def test_files_that_do_not_fit_are_refused(tmp_path: Path) -> None:
         ("speculator.vocabulary", {"speculator.vocabulary": "none"}),
         ("speculator.window", {"speculator.window": 0}),
         ("head_count", {"localllm-speculator.attention.head_count": 0}),
+        ("cannot guess for this model: .*speculator.window is of type string", {"speculator.window": "256"}),
+        ("tokens that the model lacks", {"speculator.vocabulary": np.arange(sizes()[0] // 2, dtype=np.int64) + 2**40}),
+        ("holds no heads and no layer", {"general.architecture": "llama"}),
+        *(
+            (f"damaged: {name}.weight", {"changed": {f"{name}.weight": spoiled(name, value)}})
+            for name in ("token_embd", "blk.0.attn_norm", "speculator.again")
+            for value in (np.nan, np.inf, -1e30)
+        ),
         ("first.weight", {"speculator.taps": np.array([1], np.int32)}),
     ]
     for number, (message, changes) in enumerate(wrong):
