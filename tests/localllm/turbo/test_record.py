@@ -97,6 +97,20 @@ def test_damaged_files_are_refused_or_sound(model: Path, data: st.DataObject) ->
     assert all(layer is None or not np.isnan(layer.thresholds).any() for layer in loaded.turbo.layers)
 
 
+@pytest.mark.parametrize("method", [0, 8, 12, 14, 99], ids=["encrypted", "deflate", "bzip2", "lzma", "unknown"])
+def test_archives_that_cannot_be_unpacked_are_damaged(model: Path, method: int) -> None:
+    path = turbo_path(model)
+    save_turbo(_record(model), path)
+    content = bytearray(path.read_bytes())
+    for magic, at in ((b"PK\x01\x02", 8), (b"PK\x03\x04", 6)):
+        entry = content.find(magic)
+        content[entry + at] |= method == 0
+        content[entry + at + 2] = method
+    path.write_bytes(content)
+    with pytest.raises(ConfigurationError, match="damaged"):
+        load_turbo(model)
+
+
 def _changed(model: Path, **changes: Any) -> None:
     """A sound file with other entries: fields of the head by name, arrays by name."""
     path = turbo_path(model)
@@ -119,7 +133,9 @@ WRONG: list[dict[str, Any]] = [
     {"count": 10**9},
     {"count": -1},
     {"count": 2},
+    {"count": float("inf")},
     {"margin": -1.0},
+    {"margin": 1e308},
     {"margin": "wide"},
     {"layers": [{"layer": 0, "scores": "magic", "kept": 1, "fired": 1, "loss": 0}]},
     {"layers": [{"layer": 9, "scores": "gate", "kept": 1, "fired": 1, "loss": 0}]},
