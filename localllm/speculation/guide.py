@@ -63,8 +63,8 @@ class AdaptiveGuide:
             costly = merge([drafter.draft(ask.tokens, most, ask.hidden) for drafter in self._costly])
             promise = sum(self._chances(costly, least))
             self._hope += _HOPE * (promise - self._hope)
-            draft = merge((costly, draft) if promise > promised else (draft, costly))
-            chances = self._chances(draft, least)
+            if promise > promised:  # one line, not a tree of both: see "Same text" in docs/speculation.md
+                draft, chances = costly, self._chances(costly, least)
             self._asked_costly = True
         if not chances:
             draft = NOTHING

@@ -34,7 +34,6 @@ _LARGEST = 1e4
 _AGAIN = "Fetch or make it again."
 _KEPT_EMBEDDINGS = 1 << 14
 _LEAST_CHANCE = 0.12  # of a line of guesses, as the heads see it: what is less likely is not drawn
-_SECOND = 0.15  # a second guess for the first place is added from this chance on
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +122,7 @@ def read_vocabulary(file: GGUFFile, tokens: int) -> npt.NDArray[np.int32]:
 
 
 class HeadsDrafter:
-    """Guesses a line, and a second first guess where the heads are in two minds. The grade is step and sureness."""
+    """Guesses a line. The grade is the step and how sure the heads are."""
 
     cheap, wants_hidden = False, True
 
@@ -137,7 +136,6 @@ class HeadsDrafter:
         heads, state, token, chance = self._heads, hidden[-1], tokens[-1], 1.0
         line: list[int] = []
         grades: list[int] = []
-        second: tuple[int, float] | None = None
         for step in range(min(most, len(heads.heads))):
             state = heads.next(step, state, token)
             logits = heads.output(state)
@@ -146,29 +144,16 @@ class HeadsDrafter:
             sureness = 1 / float(weights.sum())
             if not np.isfinite(sureness):  # weights too large for each other
                 break
-            if step == 0:
-                weights[best] = 0
-                other = int(np.argmax(weights))
-                second = other, float(weights[other]) * sureness
             chance *= sureness
             if chance < _LEAST_CHANCE and step:
                 break
             token = int(heads.vocabulary[best])
             line.append(token)
-            grades.append(_grade(step, 0, sureness))
-        parents = list(range(ROOT, len(line) - 1))
-        if second is not None and second[1] > _SECOND and len(line) < most:
-            line.append(int(heads.vocabulary[second[0]]))
-            grades.append(_grade(0, 1, second[1]))
-            parents.append(ROOT)
-        return Draft(tuple(line), tuple(parents), tuple(grades))
+            grades.append(1000 * (step + 1) + tenth(sureness))
+        return Draft(tuple(line), tuple(range(ROOT, len(line) - 1)), tuple(grades))
 
     def close(self) -> None:
         """Nothing is kept for a sequence."""
-
-
-def _grade(step: int, rank: int, sureness: float) -> int:
-    return 1000 * (step + 1) + 100 * rank + tenth(sureness)
 
 
 def unit(x: Floats) -> Floats:
