@@ -46,6 +46,7 @@ class AdaptiveGuide:
         self._asked = _MORE + 1
         self._hope = 1.0  # tokens that a draft of those that cost time is expected to bring
         self._asked_costly = False
+        self._drew_costly = False  # and it promised more than the others
         self._in_vain = 0
         self._nap, self._next_nap = standing.nap, max(_NAPS[0], standing.nap)
         self._woke = False  # from a nap: one try, whatever is expected
@@ -53,7 +54,7 @@ class AdaptiveGuide:
     def propose(self, ask: Ask, least: float) -> Proposal:
         """Guesses for the next step; those less likely than `least` are of no use."""
         most = min(ask.most, MOST_GUESSES)
-        self._asked_costly, forced = False, 0
+        self._asked_costly, self._drew_costly, forced = False, False, 0
         draft = merge([drafter.draft(ask.tokens, most, ask.hidden) for drafter in self._cheap])
         chances = self._chances(draft, least)
         promised = sum(chances)
@@ -65,6 +66,7 @@ class AdaptiveGuide:
             self._hope += _HOPE * (promise - self._hope)
             if promise > promised:  # one line, not a tree of both: see "Same text" in docs/speculation.md
                 draft, chances = costly, self._chances(costly, least)
+                self._drew_costly = True
             self._asked_costly = True
         if not chances:
             draft = NOTHING
@@ -109,7 +111,7 @@ class AdaptiveGuide:
         """The step verified `draft`: these of its guesses were right."""
         self._acceptance.judge(draft, accepted)
         self._ledger.settle(len(draft), len(accepted))
-        if accepted and (not self._ledger.in_debt or len(accepted) == len(draft)):
+        if self._drew_costly and accepted and (not self._ledger.in_debt or len(accepted) == len(draft)):
             self._nap, self._next_nap = 0, _NAPS[0]
 
     def close(self) -> None:

@@ -271,3 +271,36 @@ def test_disturbed_steps_do_not_look_like_costs() -> None:
         costs.observe(rows, rising(rows) * (3 if random.random() < 0.1 else 1))
     for rows in range(1, 5):
         assert costs.factor(rows) == pytest.approx(rising(rows) / rising(1), rel=0.1)
+
+
+class Sometimes(Guesser):
+    """Guesses only when it is told to."""
+
+    speaks = False
+
+    def draft(self, tokens: Sequence[int], most: int, hidden: Any) -> Draft:
+        return super().draft(tokens, most, hidden) if self.speaks else NOTHING
+
+
+def test_right_guesses_of_others_do_not_wake_a_drafter_that_rests() -> None:
+    cheap, costly = Sometimes(1, cheap=True), Guesser(2, cheap=False)
+    speculation = AdaptiveSpeculation(lambda: (cheap, costly), clock=still)
+    for _ in range(20):
+        for rows in (1, 2, 3):
+            speculation.observe(rows, rising(rows))
+    for _ in range(300):
+        speculation.experience.judge(chain([0], 1), [0])
+        speculation.experience.judge(chain([0], 2), [])
+    guide = speculation.begin()
+    for count in range(10, 20):
+        plan_one(speculation, guide, count)
+    calls = costly.calls
+    assert 0 < calls < 10  # it rests
+    cheap.speaks = True
+    draft = plan_one(speculation, guide, 20)
+    assert len(draft) > 0
+    guide.judge(draft, range(len(draft)))
+    cheap.speaks = False
+    for count in range(21, 25):
+        plan_one(speculation, guide, count)
+    assert costly.calls == calls
