@@ -304,3 +304,21 @@ def test_right_guesses_of_others_do_not_wake_a_drafter_that_rests() -> None:
     for count in range(21, 25):
         plan_one(speculation, guide, count)
     assert costly.calls == calls
+
+
+def test_a_drafter_that_rested_is_tried_whatever_is_expected_of_it() -> None:
+    costly = Guesser(2, cheap=False)
+    speculation = AdaptiveSpeculation(lambda: (costly,), clock=still)
+    for _ in range(20):
+        for rows in (1, 2, 3):
+            speculation.observe(rows, rising(rows))
+    for _ in range(300):
+        speculation.experience.judge(chain([0], 2), [])
+    guide, found = speculation.begin(), []
+    for count in range(10, 90):
+        draft = plan_one(speculation, guide, count)
+        found.append(len(draft))
+        if len(draft):
+            guide.judge(draft, [])
+    assert 2 in found
+    assert sum(map(bool, found)) < 8
