@@ -46,8 +46,8 @@ def filled(row: dict[str, Any]) -> dict[str, str]:
     """
     try:
         seen = _FIELD.sub(lambda field: format(value(field[1]), field[2]), row["seen"])
-    except KeyError as missing:
-        return {**row, "seen": f"{missing.args[0]} was not measured", "held": "open", "source": "", "date": ""}
+    except KeyError:
+        return {**row, "seen": "not in this run", "held": "open", "source": "", "date": ""}
     if "limits" not in row:
         return {**row, "seen": seen, "date": row.get("date") or _date(row["source"])}
     right = [SIGNS[sign](value(name), limit) for name, sign, limit in row["limits"]]

@@ -75,12 +75,12 @@ def profile(
     from localllm.turbo.record import turbo_path
 
     from .predictor import calibrated, turbo_facts, turbo_lines
-    from .run import read_prompt
+    from .run import read_text
 
     if turbo_loss is not None and not predictor:
         raise click.UsageError("--turbo-loss needs --predictor")
     path = resolve(model).path
-    content = TEXT if text is None else read_prompt("", text)
+    content = TEXT if text is None else read_text(text)
     with open_gguf(path) as file, load_progress(False) as progress:
         ids = Tokenizer.from_gguf(file).encode(content)
         if len(ids) < 2:

@@ -32,7 +32,7 @@ def read_prompt(argument: str | None, file: str | None) -> str:
     """The prompt: the argument, then the file, then what is piped in, joined by blank lines."""
     parts = [] if argument is None else [argument]
     if file is not None:
-        parts.append(_decode(Path(file).read_bytes()[: MAX_INPUT + 1], file))
+        parts.append(read_text(file))
     if not sys.stdin.isatty() and (argument is None or file is None):
         piped = _decode(sys.stdin.buffer.read(MAX_INPUT + 1), "standard input")
         if piped.strip():
@@ -41,6 +41,11 @@ def read_prompt(argument: str | None, file: str | None) -> str:
     if not text.strip():
         raise click.UsageError("no prompt: give it as an argument, with --file, or through a pipe")
     return text
+
+
+def read_text(file: str) -> str:
+    """The text of a file. Raises RequestError when it is too long or not UTF-8."""
+    return _decode(Path(file).read_bytes()[: MAX_INPUT + 1], file)
 
 
 def _decode(data: bytes, origin: str) -> str:
