@@ -2,7 +2,7 @@
 
 from .adaptive import AdaptiveSpeculation
 from .choice import Target, check_choice, open_speculation
-from .draft import MOST_GUESSES, NOTHING, Draft, chain, merge
+from .draft import MOST_GUESSES, NOTHING, Draft, chain
 from .lookup import LookupDrafter
 from .protocol import Ask, Drafter, Guide, Load, Proposal, Speculation
 from .verify import verify
@@ -22,7 +22,6 @@ __all__ = [
     "Target",
     "chain",
     "check_choice",
-    "merge",
     "open_speculation",
     "verify",
 ]

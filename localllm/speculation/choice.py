@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from localllm.errors import ConfigurationError
+from localllm.paths import expand_user
 
 from .adaptive import AdaptiveSpeculation
 from .lookup import LookupDrafter
@@ -69,7 +70,7 @@ def _open_heads(path: str, target: Target) -> Speculation:
     from .trained_layer import FIRST, TrainedLayerDrafter, load_trained_layer
 
     compiler = _compiler()
-    with open_gguf(path) as file:
+    with open_gguf(expand_user(path)) as file:
         if FIRST in file.tensors:
             layer = load_trained_layer(file, target.spec, compiler)
             return AdaptiveSpeculation(

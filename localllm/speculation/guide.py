@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from .acceptance import Acceptance
-from .draft import MOST_GUESSES, NOTHING, ROOT, merge
+from .draft import MOST_GUESSES, NOTHING
 from .protocol import Proposal
 
 if TYPE_CHECKING:
@@ -20,7 +20,6 @@ _MORE = 2
 _PATIENCE = 4  # drafts in a row of which nothing was worth verifying
 _NAPS = (16, 256)  # steps without drafts after a loss: the first time, and at most
 _FORCED = 2  # guesses verified after a nap, whatever is expected of them
-_RERUN = 0.85  # what a guess beside the first line is worth of one on it: if it is right, its row runs once more
 _NONE = Proposal(NOTHING, ())
 _HOPE = 0.2  # weight of the newest draft in what is expected of a drafter that costs time
 
@@ -55,26 +54,29 @@ class AdaptiveGuide:
         """Guesses for the next step; those less likely than `least` are of no use."""
         most = min(ask.most, MOST_GUESSES)
         self._asked_costly, self._drew_costly, forced = False, False, 0
-        draft = merge([drafter.draft(ask.tokens, most, ask.hidden) for drafter in self._cheap])
-        chances = self._chances(draft, least)
-        promised = sum(chances)
-        if self._costly and promised < self._hope and not self._resting():
+        draft, chances = self._best(self._cheap, ask, most, least)
+        if self._costly and sum(chances) < self._hope and not self._resting():
             least, forced, self._woke = (0.0, _FORCED, False) if self._woke else (least, 0, False)
-            most = min(most, self._asked)
-            costly = merge([drafter.draft(ask.tokens, most, ask.hidden) for drafter in self._costly])
-            promise = sum(self._chances(costly, least))
-            self._hope += _HOPE * (promise - self._hope)
-            if promise > promised:  # one line, not a tree of both: see "Same text" in docs/speculation.md
-                draft, chances = costly, self._chances(costly, least)
-                self._drew_costly = True
+            costly, promise = self._best(self._costly, ask, min(most, self._asked), least)
+            self._hope += _HOPE * (sum(promise) - self._hope)
+            if sum(promise) > sum(chances):
+                draft, chances, self._drew_costly = costly, promise, True
             self._asked_costly = True
-        if not chances:
-            draft = NOTHING
         self._draft = draft
         return Proposal(draft, chances, forced) if chances else _NONE
 
+    def _best(self, drafters: Sequence[Drafter], ask: Ask, most: int, least: float) -> tuple[Draft, list[float]]:
+        """The line that promises most, and its chances: one, not a tree of all (docs/speculation.md, "Same text")."""
+        best: tuple[Draft, list[float]] = NOTHING, []
+        for drafter in drafters:
+            draft = drafter.draft(ask.tokens, most, ask.hidden)
+            chances = self._chances(draft, least)
+            if sum(chances) > sum(best[1]):
+                best = draft, chances
+        return best
+
     def _chances(self, draft: Draft, least: float) -> list[float]:
-        """Of each guess; none at all where even the likeliest is less likely than `least`."""
+        """Of each guess; none at all where even the first is less likely than `least`."""
         if not len(draft):
             return []
         rates: dict[int, float] = {}
@@ -83,12 +85,10 @@ class AdaptiveGuide:
             rate = rates.get(grade)
             if rate is None:
                 rate = rates[grade] = self._acceptance.rate(grade)
-            if parent != node - 1:
-                rate *= _RERUN
-            chances.append(rate if parent < 0 else rate * chances[parent])
-            if node == 0 and rate < least and ROOT not in draft.parents[1:]:
+            if node == 0 and rate < least:
                 return []
-        return chances if max(chances) >= least else []
+            chances.append(rate if parent < 0 else rate * chances[parent])
+        return chances
 
     def take(self, nodes: Sequence[int]) -> Draft:
         """These guesses of the last proposal are verified in the next step, the others are not."""

@@ -197,7 +197,12 @@ def load_trained_layer(file: GGUFFile, model: ModelSpec, compiler: KernelCompile
             f"{file.path} cannot guess for this model: {reason}", hint="make it again with scripts/train_drafter.py"
         ) from error
     ascending = list(taps) == sorted(set(taps)) and all(0 <= layer < len(model.layers) for layer in taps)
-    if spec.hidden_size != hidden or len(spec.layers) != 1 or len(vocabulary) != spec.vocabulary_size or not ascending:
+    if not ascending:
+        raise ConfigurationError(
+            f"{file.path} does not fit the model: it reads layers {', '.join(map(str, taps))} of {len(model.layers)}, "
+            "and each should come once, in rising order from 0"
+        )
+    if spec.hidden_size != hidden or len(spec.layers) != 1 or len(vocabulary) != spec.vocabulary_size:
         raise ConfigurationError(f"{file.path} does not fit the model: it is of another size")
     if not _plain(spec):
         raise ConfigurationError(f"{file.path} holds a layer of another kind than docs/speculation.md describes")

@@ -42,3 +42,10 @@ def test_files_that_do_not_fit_are_refused(model: Path, shared_fixtures: Path) -
         LLM(model, device="reference", speculate="heads:/nowhere.gguf")
     with pytest.raises(LocalLLMError):
         LLM(model, device="reference", speculate="model:/nowhere.gguf")
+
+
+def test_the_file_may_lie_in_the_home_folder(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("USERPROFILE", str(tmp_path))
+    with pytest.raises(LocalLLMError, match=str(tmp_path / "missing.gguf")):
+        LLM(model, device="reference", speculate="heads:~/missing.gguf")
