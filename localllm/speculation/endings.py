@@ -2,7 +2,7 @@
 
 Comparing numbers is so cheap that an index would cost more: it takes time with every token, and hundreds of bytes for
 each. Here a token costs four bytes, no more than the last `most_tokens` are kept, and all that a long text has to pay
-for is the comparison of its tokens with one number.
+for is the comparison of its tokens with one number; not even that where the last two tokens never stood together.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 LONGEST = 64  # tokens of an ending that are compared
 _SHORTEST = 2
 _FEW = 256  # places that are compared token by token: the latest ones
+_PAIRS, _MIX = 1 << 18, 0x9E3779B1  # bytes, and an odd number that spreads pairs of tokens over them
 _NARROWED = 8  # tokens by which many places become fewer before that
 
 
@@ -34,6 +35,7 @@ class Endings:
         self._tokens = np.full(1024, -1, np.int32)  # LONGEST numbers that are no token, then the text
         self._used = LONGEST
         self._dropped = 0  # tokens of the text that are not kept any more
+        self._pairs = bytearray(_PAIRS)  # by hash: whether such a pair of neighbours has stood in the text
         self.match_length = 0
         self.match_end = -1
 
@@ -46,6 +48,8 @@ class Endings:
         """Append tokens and look for what the text ends with."""
         self._append(np.asarray(tokens, np.int32))
         self.match_length, self.match_end = 0, -1
+        if not self._may_repeat(len(tokens)):
+            return
         text = self._tokens[max(LONGEST, self._used - self._most_tokens) - LONGEST : self._used]
         places = self._places(text)
         if not len(places):
@@ -57,6 +61,27 @@ class Endings:
         best = len(places) - 1 - int(lengths[::-1].argmax())  # the latest of the longest
         self.match_length = int(lengths[best])
         self.match_end = int(places[best]) - len(text) + self.count
+
+    def _may_repeat(self, added: int) -> bool:
+        """Whether the last two tokens can have stood before; notes the pairs that so many new tokens end.
+
+        Without it prose, where they mostly have not, would pay for a search after every token.
+        """
+        if added == 0:
+            return True
+        if added == 1:
+            before, last = self._tokens[self._used - 2 : self._used].tolist()
+            pair = (before * _MIX + last) % _PAIRS
+            seen = bool(self._pairs[pair])
+            self._pairs[pair] = 1
+            return seen
+        text = self._tokens[max(LONGEST, self._used - added) - 1 : self._used].astype(np.int64)
+        pairs = (text[:-1] * _MIX + text[1:]) % _PAIRS
+        noted = np.frombuffer(self._pairs, np.uint8)
+        noted[pairs[:-1]] = 1
+        seen = bool(noted[pairs[-1]])
+        noted[pairs[-1]] = 1
+        return seen
 
     @staticmethod
     def _places(text: npt.NDArray[np.int32]) -> npt.NDArray[np.int64]:
