@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     import numpy.typing as npt
 
@@ -78,7 +78,8 @@ def tenth(sureness: float) -> int:
     return int(10 * min(sureness, 0.999)) if sureness > 0 else 0
 
 
-def chain(tokens: Sequence[int], grade: int) -> Draft:
-    """Guesses one behind the other, all of one grade."""
+def chain(tokens: Sequence[int], grades: int | Iterable[int]) -> Draft:
+    """Guesses one behind the other; `grades` of each, or one of all."""
     count = len(tokens)
-    return Draft(tuple(tokens), tuple(range(-1, count - 1)), (grade,) * count)
+    each = (grades,) * count if isinstance(grades, int) else tuple(grades)
+    return Draft(tuple(tokens), tuple(range(ROOT, count - 1)), each)

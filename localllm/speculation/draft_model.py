@@ -13,7 +13,7 @@ from localllm.kernels.executor import Device
 from localllm.kernels.kv_layout import PAGE_SIZE
 
 from .adaptive import AdaptiveSpeculation
-from .draft import MOST_GUESSES, NOTHING, Draft, tenth
+from .draft import MOST_GUESSES, NOTHING, Draft, chain, tenth
 from .lookup import LookupDrafter
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ class ModelDrafter:
             grades.append(_GRADES + tenth(sureness))
             sequence.tokens.append(best)
             logits = model.run(sequence, 1) if len(found) < most else None
-        return Draft(tuple(found), tuple(range(-1, len(found) - 1)), tuple(grades))
+        return chain(found, grades)
 
     def _follow(self, sequence: CachedSequence, tokens: Sequence[int]) -> None:
         """Keep what was computed for the text as it is now; the keys of wrong guesses are written over."""

@@ -16,7 +16,7 @@ import numpy as np
 from localllm.errors import ConfigurationError
 from localllm.gguf_io import dequantize
 
-from .draft import NOTHING, ROOT, Draft, tenth
+from .draft import NOTHING, Draft, chain, tenth
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -150,7 +150,7 @@ class HeadsDrafter:
             token = int(heads.vocabulary[best])
             line.append(token)
             grades.append(1000 * (step + 1) + tenth(sureness))
-        return Draft(tuple(line), tuple(range(ROOT, len(line) - 1)), tuple(grades))
+        return chain(line, grades)
 
     def close(self) -> None:
         """Nothing is kept for a sequence."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .draft import NOTHING, Draft
+from .draft import NOTHING, Draft, chain
 from .endings import Endings
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class LookupDrafter:
         while len(found) < most:  # the match overlaps the end: the text repeats itself
             found.append(found[-period])
         grades = ((length + place).bit_length() for place in range(most))  # those before it were right: a longer match
-        return Draft(tuple(found), tuple(range(-1, most - 1)), tuple(grades))
+        return chain(found, grades)
 
     def close(self) -> None:
         """Forget the text."""

@@ -22,7 +22,7 @@ from localllm.kernels.kv_layout import PAGE_SIZE
 from localllm.kernels.spec import Embed, Head, Linear, Norm
 from localllm.kernels.step import Output
 
-from .draft import MOST_GUESSES, NOTHING, Draft, tenth
+from .draft import MOST_GUESSES, NOTHING, Draft, chain, tenth
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -168,7 +168,7 @@ class NextLayerDrafter:
             grades.append(_GRADES + 100 * len(line) + tenth(sureness))
             line.append(best)
             found = layer.go_on(sequence, enter(state, best)[None]) if len(line) < min(most, MOST_GUESSES) else None
-        return Draft(tuple(line), tuple(range(-1, len(line) - 1)), tuple(grades))
+        return chain(line, grades)
 
     def close(self) -> None:
         """Give the pages back."""

@@ -18,7 +18,7 @@ from localllm.kernels.cpu.memory import Arena
 from localllm.kernels.cpu.product import TiledProduct, tiled_bytes
 from localllm.kernels.spec import Attention, FeedForward
 
-from .draft import MOST_GUESSES, NOTHING, Draft, tenth
+from .draft import MOST_GUESSES, NOTHING, Draft, chain, tenth
 from .heads import ARCHITECTURE, check_weights, read_vocabulary
 
 if TYPE_CHECKING:
@@ -167,10 +167,8 @@ class TrainedLayerDrafter:
         if not np.isfinite(sureness[:guesses]).all():  # weights too large for each other
             return NOTHING
         line = layer.vocabulary[self._found[:guesses]].tolist()
-        grades = tuple(
-            _GRADES + 100 * place + tenth(sureness) for place, sureness in enumerate(sureness[:guesses].tolist())
-        )
-        return Draft(tuple(line), tuple(range(-1, guesses - 1)), grades)
+        grades = (_GRADES + 100 * place + tenth(sureness) for place, sureness in enumerate(sureness[:guesses].tolist()))
+        return chain(line, grades)
 
     def close(self) -> None:
         """Forget the rows."""
