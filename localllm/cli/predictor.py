@@ -26,7 +26,7 @@ def calibrated(
 ) -> TurboRecord:
     """Calibrate a model, and keep what was found beside it."""
     from localllm.kernels.executor import LoadProgress
-    from localllm.profiles.record import fingerprint
+    from localllm.profiles.facts_file import fingerprint
     from localllm.turbo.calibrate import calibrate
     from localllm.turbo.record import save_turbo, turbo_path
 

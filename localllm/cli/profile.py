@@ -69,7 +69,7 @@ def profile(
     from localllm.kernels.executor import ExecutorOptions
     from localllm.models import load_spec
     from localllm.profiles import curve, measure_profile, profile_path, save_profile
-    from localllm.profiles.record import fingerprint
+    from localllm.profiles.facts_file import fingerprint
     from localllm.profiles.text import TEXT
     from localllm.tokenizer import Tokenizer
     from localllm.turbo.record import turbo_path

@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-import hashlib
-import io
-import json
-import zipfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from localllm.errors import ConfigurationError
+from .facts_file import FactsForm, write_facts
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     import numpy.typing as npt
 
     Counts = npt.NDArray[np.int64]
 
 VERSION = 1
 SUFFIX = ".profile"
-_LARGEST_FILE = 256 * 2**20
+_FORM = FactsForm("profile", VERSION, 256 * 2**20, hint="make it anew: localllm profile MODEL")
 _LARGEST_COUNT = 2**48
-_SAMPLES, _SAMPLE_BYTES = 64, 1 << 14
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -84,18 +81,6 @@ class ActivationProfile:
         return np.concatenate([np.zeros((2, 0), np.int64), *(layer.counts for layer in self.layers.values())], axis=1)
 
 
-def fingerprint(path: Path) -> str:
-    """The identity of a model file: its size, both ends and samples between them; quick for any size."""
-    size = path.stat().st_size
-    digest = hashlib.sha256(str(size).encode())
-    with path.open("rb") as file:
-        digest.update(file.read(1 << 20))
-        for index in range(_SAMPLES + 1):
-            file.seek(max(0, (size - _SAMPLE_BYTES) * index // _SAMPLES))
-            digest.update(file.read(_SAMPLE_BYTES))
-    return digest.hexdigest()
-
-
 def profile_path(model: Path) -> Path:
     """Where the profile of a model file lies."""
     return model.with_name(model.name.removesuffix(".gguf") + SUFFIX)
@@ -103,48 +88,24 @@ def profile_path(model: Path) -> Path:
 
 def save_profile(profile: ActivationProfile, path: Path) -> None:
     """Write the file atomically. Raises DownloadError when the disk is full or read-only."""
-    from localllm.store.disk import write_atomically
-
     kinds = {str(layer): one.kind for layer, one in profile.layers.items()}
-    head = json.dumps({"version": VERSION, "model": profile.model, "tokens": profile.tokens, "kinds": kinds})
-    arrays = {f"layer{layer}": one.counts for layer, one in profile.layers.items()}
-    buffer = io.BytesIO()
-    np.savez(buffer, head=np.frombuffer(head.encode(), np.uint8), **arrays)  # type: ignore[arg-type]
-    write_atomically(path, buffer.getvalue())
+    head = {"version": VERSION, "model": profile.model, "tokens": profile.tokens, "kinds": kinds}
+    write_facts(path, head, {f"layer{layer}": one.counts for layer, one in profile.layers.items()})
 
 
 def load_profile(path: Path, model: Path) -> ActivationProfile:
     """Read a profile of `model`; ConfigurationError when it is damaged, too new, or of another model."""
-    try:
-        profile = _parse(path)
-    except Exception as error:  # zip, its compressors, array headers and JSON: each fails in kinds of its own
-        raise _wrong(path, f"is damaged ({type(error).__name__})") from error
-    if profile.model != fingerprint(model):
-        raise _wrong(path, f"is of another file than {model.name}")
-    return profile
+    return _FORM.read(path, model, _parse)
 
 
-def _parse(path: Path) -> ActivationProfile:
-    if path.stat().st_size > _LARGEST_FILE:
-        raise ValueError("too large")
-    with zipfile.ZipFile(path) as archive:
-        if sum(info.file_size for info in archive.infolist()) > _LARGEST_FILE:
-            raise ValueError("too large")
-    with np.load(path, allow_pickle=False) as arrays:
-        head = json.loads(arrays["head"].tobytes())
-        if head["version"] != VERSION:
-            raise ValueError("another version")
-        tokens = (int(head["tokens"][0]), int(head["tokens"][1]))
-        layers = {}
-        for name, kind in head["kinds"].items():
-            counts = arrays[f"layer{int(name)}"]
-            if kind not in ("neurons", "experts") or counts.dtype != np.int64 or counts.ndim != 2 or len(counts) != 2:
-                raise ValueError("counts of a wrong form")
-            if counts.size and not 0 <= counts.min() <= counts.max() <= min(max(tokens), _LARGEST_COUNT):
-                raise ValueError("impossible counts")
-            layers[int(name)] = LayerProfile(kind, counts)
+def _parse(head: Any, arrays: Mapping[str, npt.NDArray[Any]]) -> ActivationProfile:
+    tokens = (int(head["tokens"][0]), int(head["tokens"][1]))
+    layers = {}
+    for name, kind in head["kinds"].items():
+        counts = arrays[f"layer{int(name)}"]
+        if kind not in ("neurons", "experts") or counts.dtype != np.int64 or counts.ndim != 2 or len(counts) != 2:
+            raise ValueError("counts of a wrong form")
+        if counts.size and not 0 <= counts.min() <= counts.max() <= min(max(tokens), _LARGEST_COUNT):
+            raise ValueError("impossible counts")
+        layers[int(name)] = LayerProfile(kind, counts)
     return ActivationProfile(str(head["model"]), tokens, layers)
-
-
-def _wrong(path: Path, what: str) -> ConfigurationError:
-    return ConfigurationError(f"the profile {path} {what}", hint="make it anew: localllm profile MODEL")

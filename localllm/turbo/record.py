@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import io
-import json
-import zipfile
 from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +9,7 @@ import numpy as np
 
 from localllm.errors import ConfigurationError
 from localllm.kernels.turbo import EXTRA_BYTES, EXTRA_INPUTS, LayerTurbo, Scores, Shortlist, Sketch, Turbo
-from localllm.profiles.record import fingerprint
+from localllm.profiles.facts_file import FactsForm, write_facts
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -23,7 +20,7 @@ if TYPE_CHECKING:
 VERSION = 1
 SUFFIX = ".turbo"
 HINT = "make it: localllm profile MODEL --predictor"
-_LARGEST_FILE = 2 * 2**30
+_FORM = FactsForm("calibration", VERSION, 2 * 2**30, hint="make it anew: localllm profile MODEL --predictor")
 _MOST_LAYERS = 4096
 _LARGEST_MARGIN = 1e30  # of logits, which are float32
 
@@ -73,8 +70,6 @@ def turbo_path(model: Path) -> Path:
 
 def save_turbo(record: TurboRecord, path: Path) -> None:
     """Write the file atomically. Raises DownloadError when the disk is full or read-only."""
-    from localllm.store.disk import write_atomically
-
     arrays: dict[str, npt.NDArray[Any]] = {}
     layers = []
     for index, layer in enumerate(record.turbo.layers):
@@ -96,9 +91,7 @@ def save_turbo(record: TurboRecord, path: Path) -> None:
         "margin": None if shortlist is None else shortlist.margin,
         "cost": asdict(record.cost),
     }
-    buffer = io.BytesIO()
-    np.savez(buffer, head=np.frombuffer(json.dumps(head).encode(), np.uint8), **arrays)  # type: ignore[arg-type]
-    write_atomically(path, buffer.getvalue())
+    write_facts(path, head, arrays)
 
 
 def load_turbo(model: Path, path: Path | None = None) -> TurboRecord:
@@ -106,47 +99,34 @@ def load_turbo(model: Path, path: Path | None = None) -> TurboRecord:
     path = path or turbo_path(model)
     if not path.exists():
         raise ConfigurationError(f"mode turbo needs a calibration of {model.name}, and there is none", hint=HINT)
-    try:
-        record = _parse(path)
-    except Exception as error:  # zip, its compressors, array headers and JSON: each fails in kinds of its own
-        raise _wrong(path, f"is damaged ({type(error).__name__})") from error
-    if record.model != fingerprint(model):
-        raise _wrong(path, f"is of another file than {model.name}")
-    return record
+    return _FORM.read(path, model, _parse)
 
 
-def _parse(path: Path) -> TurboRecord:
-    with zipfile.ZipFile(path) as archive:
-        if sum(info.file_size for info in archive.infolist()) > _LARGEST_FILE:
-            raise ValueError("too large")
-    with np.load(path, allow_pickle=False) as arrays:
-        head = json.loads(arrays["head"].tobytes())
-        if head["version"] != VERSION:
-            raise ValueError("another version")
-        count = int(head["count"])
-        if not 0 <= count <= _MOST_LAYERS:
-            raise ValueError("impossible number of layers")
-        layers: list[LayerTurbo | None] = [None] * count
-        facts = {}
-        for one in head["layers"]:
-            index, scores = int(one["layer"]), Scores(one["scores"])
-            if not 0 <= index < count:
-                raise ValueError("a layer that is none")
-            thresholds = _array(arrays, f"thresholds{index}", np.float32, 1)
-            sketch = _sketch(arrays, index, len(thresholds)) if scores is Scores.SKETCH else None
-            if np.isnan(thresholds).any():
-                raise ValueError("a threshold is no number")
-            layers[index] = LayerTurbo(scores, thresholds, sketch)
-            facts[index] = LayerFacts(scores, *(float(one[name]) for name in ("kept", "fired", "loss")))
-        shortlist = None
-        if head["margin"] is not None:
-            margin = float(head["margin"])
-            if not 0 <= margin <= _LARGEST_MARGIN:
-                raise ValueError("an impossible margin")
-            inputs, extra = _array(arrays, "head_inputs", np.int32, 1), _array(arrays, "head_extra", np.uint8, 2)
-            if inputs.shape != (EXTRA_INPUTS,) or extra.shape[1] != EXTRA_BYTES:
-                raise ValueError("a shortlist of a wrong form")
-            shortlist = Shortlist(inputs, extra, margin)
+def _parse(head: Any, arrays: Mapping[str, npt.NDArray[Any]]) -> TurboRecord:
+    count = int(head["count"])
+    if not 0 <= count <= _MOST_LAYERS:
+        raise ValueError("impossible number of layers")
+    layers: list[LayerTurbo | None] = [None] * count
+    facts = {}
+    for one in head["layers"]:
+        index, scores = int(one["layer"]), Scores(one["scores"])
+        if not 0 <= index < count:
+            raise ValueError("a layer that is none")
+        thresholds = _array(arrays, f"thresholds{index}", np.float32, 1)
+        sketch = _sketch(arrays, index, len(thresholds)) if scores is Scores.SKETCH else None
+        if np.isnan(thresholds).any():
+            raise ValueError("a threshold is no number")
+        layers[index] = LayerTurbo(scores, thresholds, sketch)
+        facts[index] = LayerFacts(scores, *(float(one[name]) for name in ("kept", "fired", "loss")))
+    shortlist = None
+    if head["margin"] is not None:
+        margin = float(head["margin"])
+        if not 0 <= margin <= _LARGEST_MARGIN:
+            raise ValueError("an impossible margin")
+        inputs, extra = _array(arrays, "head_inputs", np.int32, 1), _array(arrays, "head_extra", np.uint8, 2)
+        if inputs.shape != (EXTRA_INPUTS,) or extra.shape[1] != EXTRA_BYTES:
+            raise ValueError("a shortlist of a wrong form")
+        shortlist = Shortlist(inputs, extra, margin)
     cost = head["cost"]
     whole = {one.name: float(cost[one.name]) for one in fields(TurboCost) if one.name != "tokens"}
     found = TurboCost(tokens=int(cost["tokens"]), **whole)
@@ -170,7 +150,3 @@ def _array(arrays: Mapping[str, npt.NDArray[Any]], name: str, kind: type, dimens
     if array.dtype != kind or array.ndim != dimensions:
         raise ValueError(f"{name} of a wrong form")
     return np.ascontiguousarray(array)
-
-
-def _wrong(path: Path, what: str) -> ConfigurationError:
-    return ConfigurationError(f"the calibration {path} {what}", hint="make it anew: localllm profile MODEL --predictor")

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from localllm.profiles import load_profile, profile_path, save_profile
+from localllm.profiles.facts_file import fingerprint
 from localllm.profiles.rates import measured_rates
-from localllm.profiles.record import ActivationProfile, LayerProfile, fingerprint
+from localllm.profiles.record import ActivationProfile, LayerProfile
 
 
 def test_rates_come_from_the_profile_beside_the_model(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -10,7 +10,7 @@ import pytest
 from localllm.errors import ConfigurationError
 from localllm.profiles import ActivationProfile, LayerProfile, load_profile, profile_path, save_profile
 from localllm.profiles.curve import text_curve
-from localllm.profiles.record import fingerprint
+from localllm.profiles.facts_file import fingerprint
 
 
 @pytest.fixture

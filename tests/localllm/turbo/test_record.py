@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from localllm.errors import ConfigurationError
 from localllm.kernels.turbo import LayerTurbo, Scores, Shortlist, Sketch, Turbo
-from localllm.profiles.record import fingerprint
+from localllm.profiles.facts_file import fingerprint
 from localllm.turbo.record import LayerFacts, TurboCost, TurboRecord, load_turbo, save_turbo, turbo_path
 
 COST = TurboCost(100, 20.0, 20.5, 2.5, 0.4, 0.012, 0.97)
