@@ -20,7 +20,7 @@ from localllm.kernels.step import Output
 from localllm.kernels.turbo import Turbo
 
 from .cost import cost_between, logits_in
-from .layers import PRICES, LayerChoice, LayerChoices, layer_choices, stored_choice
+from .layers import PRICES, LayerChoice, layer_choices, stored_choice
 from .record import LayerFacts, TurboCost, TurboRecord
 from .sketch import coarse_logits, fit_shortlist
 from .worth import shortlist_cost
@@ -74,7 +74,7 @@ def calibrate(
     shortlist, spent = _shortlist(spec, hidden, text, exact, allowed / 2, threads)
     able = sparse_support(spec.layers, range(len(spec.layers))).layers
     stored: dict[int, LayerChoice] = {}
-    found: dict[int, LayerChoices] = {}
+    found: dict[int, tuple[LayerChoice | None, ...]] = {}
     for index, layer in enumerate(spec.layers):
         block = layer.feed_forward
         if index in able and isinstance(block, FeedForward) and block.activation is not Activation.SWIGLU_CLAMPED:

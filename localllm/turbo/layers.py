@@ -16,8 +16,6 @@ from .sketch import fit_sketch, sketched
 from .worth import dense_cost, gate_cost, sketch_cost
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     import numpy.typing as npt
 
     from localllm.kernels.spec import FeedForward
@@ -37,16 +35,6 @@ class LayerChoice:
     cut: Cut
 
 
-class LayerChoices:
-    """For each of `PRICES` the cheapest way to compute a layer; None where that is to compute all of it."""
-
-    def __init__(self, choices: Sequence[LayerChoice | None]) -> None:
-        self._choices = tuple(choices)
-
-    def __getitem__(self, step: int) -> LayerChoice | None:
-        return self._choices[step]
-
-
 def stored_choice(block: FeedForward, threshold: float) -> LayerChoice:
     """PowerInfer's own predictor with the threshold of its file, whatever it loses: scores from that on are kept."""
     least = np.nextafter(np.float32(threshold), np.float32(-np.inf))
@@ -54,8 +42,11 @@ def stored_choice(block: FeedForward, threshold: float) -> LayerChoice:
     return LayerChoice(LayerTurbo(Scores.STORED, thresholds), Cut(threshold, float("nan"), float("nan"), float("nan")))
 
 
-def layer_choices(block: FeedForward, inputs: Floats, scale: float = 1.0) -> LayerChoices:
-    """Look at a block for inputs [T, width], the residual stream before its norm, to which its output * scale comes."""
+def layer_choices(block: FeedForward, inputs: Floats, scale: float = 1.0) -> tuple[LayerChoice | None, ...]:
+    """For each of `PRICES` the cheapest way to compute a block; None where that is to compute all of it.
+
+    `inputs` [T, width]: the residual stream before its norm, to which its output * scale comes.
+    """
     weights = Weights(np.dtype(np.float32), 0)
     x = inputs if block.norm is None else normalise(inputs, block.norm, weights)
     first = block.gate or block.up
@@ -88,4 +79,4 @@ def layer_choices(block: FeedForward, inputs: Floats, scale: float = 1.0) -> Lay
             ways.append((sketch_cost(block, cut), LayerChoice(turbo, cut)))
         return min(ways, key=lambda way: way[0])[1]
 
-    return LayerChoices([at(price) for price in PRICES])
+    return tuple(at(price) for price in PRICES)
