@@ -11,6 +11,7 @@ error of the mean difference says whether a difference is more than chance.
 from __future__ import annotations
 
 import argparse
+import json
 import math
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -62,18 +63,23 @@ def main() -> None:
     parser.add_argument("--chunk", type=int, default=512)
     parser.add_argument("--tokens", type=int, default=16384)
     parser.add_argument("--file", type=Path)
+    parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
+    facts = {}
     text = arguments.file.read_text(encoding="utf-8") if arguments.file else python_topics()
     base = losses(arguments, text, "f16")
     print(f"f16  perplexity {math.exp(base.mean()):.4f}, {len(base)} tokens counted", flush=True)
     for kv in arguments.kv:
         own = losses(arguments, text, kv)
         cost = cost_of(own, base)
+        facts |= {f"{kv}_percent": cost.percent, f"{kv}_error": cost.error_percent}
         print(
             f"{kv:4} perplexity {math.exp(own.mean()):.4f} ({cost.percent:+.3f}% +- {cost.error_percent:.3f}%), "
             f"mean size of a token's difference {np.abs(own - base).mean():.5f} nats",
             flush=True,
         )
+    if arguments.json:
+        arguments.json.write_text(json.dumps(facts), encoding="utf-8")
 
 
 if __name__ == "__main__":

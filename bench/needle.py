@@ -10,6 +10,8 @@ well as chat models, so nothing depends on following instructions.
 from __future__ import annotations
 
 import argparse
+import json
+from pathlib import Path
 
 import numpy as np
 from kv_loss import python_topics
@@ -37,7 +39,9 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=2)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--threads", type=int)
+    parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
+    facts = {}
     for kv in arguments.kv:
         kind = {"kv_policy": kv} if ":" in kv else {"kv": kv}
         if kv.startswith("window:"):
@@ -53,10 +57,13 @@ def main() -> None:
                         hay = text[repeat * tokens : (repeat + 1) * tokens]
                         hits += found(llm, hay, depth, str(random.integers(10000, 99999)))
                     counts.append(hits)
+                facts[f"{kv}_{tokens}"] = sum(counts) / (len(DEPTHS) * arguments.repeats)
                 marks = ", ".join(f"{depth:.0%} {hits}" for depth, hits in zip(DEPTHS, counts, strict=True))
                 print(
                     f"{kv:14} {tokens} tokens: {sum(counts)} of {len(DEPTHS) * arguments.repeats} ({marks})", flush=True
                 )
+    if arguments.json:
+        arguments.json.write_text(json.dumps(facts), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -7,12 +7,18 @@ with three clients that stream, hang up (before the first byte, in the prompt, i
 and send nonsense; and this one, in which a person chats, stops answers, asks again, opens old chats and changes the
 model. Every ten seconds the resident memory, threads and file handles of both are written down. An answer of the server
 with a status of 500 or more (503 excepted: busy, try again) and any exception in the chat ends the run with an error.
+
+Flat, as the run judges itself: models come and go, so the level of ten minutes is the 90th percentile of the samples in
+them, which is what a process needs with a model in it. After ten minutes of warming up no line through the levels of
+memory (Theil and Sen's: the median of the slopes between any two) rises by more than 1% an hour, and in the last ten
+minutes there are never more threads or file handles than in some ten minutes before.
 """
 
 from __future__ import annotations
 
 import argparse
 import datetime
+import itertools
 import json
 import os
 import random
@@ -30,6 +36,8 @@ if TYPE_CHECKING:
     from localllm.chat.desk import ChatDesk
 
 EVERY = 10.0  # seconds between two looks
+SPAN = 600.0  # seconds of a level; the first of them is for warming up
+MOST_PERCENT = 1.0  # by which memory may rise in an hour
 CLIENTS = 3
 ROOM = 3  # of the larger file's size: one model with its cache, not two
 TEXT = "the sea a small boat and then why does light bend in water tell me more about glass list three"
@@ -181,6 +189,34 @@ def summary(samples: list[dict[str, Any]], name: str) -> dict[str, Any]:
     }
 
 
+def spans(samples: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
+    """Samples of ten minutes each, without the first ten and without an unfinished rest."""
+    count = int(samples[-1]["seconds"] // SPAN)
+    return [[s for s in samples if s["seconds"] // SPAN == number] for number in range(1, count)]
+
+
+def rise(levels: list[float]) -> float:
+    """Percent of the first level in an hour."""
+    slopes = [(b - a) / (j - i) for (i, a), (j, b) in itertools.combinations(enumerate(levels), 2)]
+    return 100 * statistics.median(slopes) / levels[0] * 3600 / SPAN
+
+
+def judged(samples: list[dict[str, Any]], name: str) -> dict[str, Any]:
+    """Levels of a process, how they rise, and whether that is flat; nothing of a run of less than half an hour."""
+    parts = spans(samples) if samples else []
+    if len(parts) < 2:
+        return {}
+    found: dict[str, Any] = {"flat": True}
+    for key in ("rss_mb", "private_mb"):
+        levels = [statistics.quantiles((s[name][key] for s in part), n=10)[-1] for part in parts]
+        found[key] = {"levels": [round(level, 1) for level in levels], "percent_an_hour": round(rise(levels), 2)}
+        found["flat"] &= rise(levels) <= MOST_PERCENT
+    for key in ("threads", "handles"):
+        found[key] = [max(s[name][key] for s in part) for part in parts]
+        found["flat"] &= found[key][-1] <= max(found[key][:-1])
+    return found
+
+
 def main() -> None:
     """Run, print a line a minute, write JSON, exit 1 when something went wrong."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -195,7 +231,8 @@ def main() -> None:
     if options.json:
         options.json.write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
     print(json.dumps({key: value for key, value in facts.items() if key != "samples"}, indent=1))
-    raise SystemExit(1 if facts["failure"] else 0)
+    rises = any(not found["flat"] for found in facts["judged"].values() if found)
+    raise SystemExit(1 if facts["failure"] or rises else 0)
 
 
 def run(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
@@ -206,8 +243,10 @@ def run(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     from localllm.chat.models import LocalModels
     from localllm.conversations import ConversationStore
     from localllm.paths import Paths
+    from localllm.spare_memory import use_one_arena
     from localllm.store import Store, resolve_model
 
+    use_one_arena()  # as `localllm chat` does
     paths = Paths(folder, folder, Paths.from_environment().cache)
     files = [resolve_model(name).path for name in options.models]
     common = ["--threads", str(options.threads), "--context", "1024", "--parallel", "4"]
@@ -261,6 +300,7 @@ def run(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
         "done": dict(sorted(tally.counts.items())),
         "server": summary(samples, "server") if samples else None,
         "chat": summary(samples, "chat") if samples else None,
+        "judged": {name: judged(samples, name) for name in ("server", "chat")},
         "samples": samples,
     }
 

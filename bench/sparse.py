@@ -12,6 +12,7 @@ over all pairs. Cycles are those of the first thread by kind of operation, for e
 from __future__ import annotations
 
 import argparse
+import json
 import statistics
 import time
 from pathlib import Path
@@ -101,8 +102,8 @@ class Bench:
             executor.forward(step)
         return time.perf_counter() - began
 
-    def run(self, rounds: int) -> None:
-        """Alternate, and print."""
+    def run(self, rounds: int) -> dict[str, float]:
+        """Alternate, and print; ratios against exact by part and mode."""
         parts = ("prefill", "decode")
         modes = list(self.executors)
         times: dict[tuple[str, Mode], list[float]] = {(part, mode): [] for part in parts for mode in modes}
@@ -120,16 +121,19 @@ class Bench:
                         if part == "decode":
                             for kind, count in self.executors[mode].profile().items():
                                 cycles[mode].setdefault(kind, []).append(count // PIECE)
+        found = {}
         for part, size in (("prefill", self.prompt), ("decode", PIECE)):
             exact = times[part, "exact"]
             for mode in modes:
                 ratio = statistics.median(a / b for a, b in zip(exact, times[part, mode], strict=True))
+                found[f"{part}_{mode}"] = ratio
                 rate = size / statistics.median(times[part, mode])
                 print(f"  {part:8} {mode:7} {rate:7.1f} tok/s, {ratio:.3f} of exact (n={len(exact)})")
         kinds = list(dict.fromkeys(kind for mode in modes for kind in cycles[mode]))
         for mode in modes:
             line = " ".join(f"{kind} {statistics.median(cycles[mode].get(kind, [0])) / 1e3:.0f}" for kind in kinds)
             print(f"  kilocycles {mode:7} {line}")
+        return found
 
     def close(self) -> None:
         """End the threads."""
@@ -149,6 +153,7 @@ def main() -> None:
     parser.add_argument("--prompt", type=int, default=256)
     parser.add_argument("--decode", type=int, default=48)
     parser.add_argument("--turbo", type=float, metavar="LOSS", help="calibrate to this budget, and run it as well")
+    parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     count = options.prompt + options.decode
     if options.model is None:
@@ -165,6 +170,7 @@ def main() -> None:
         text = options.text.read_text("utf-8") if options.text else TEXT
         tokens = np.array(Tokenizer.from_gguf(file).encode(text)[:count], np.int32)
         seen = Tokenizer.from_gguf(file).encode(TEXT)
+    facts: dict[str, float] = {}
     turbo = None
     if options.turbo is not None:
         from localllm.turbo.calibrate import calibrate
@@ -177,8 +183,10 @@ def main() -> None:
     for threads in options.threads:
         print(f"{threads} threads, {options.prompt} tokens of prompt")
         bench = Bench(spec, tokens, threads, options.prompt, turbo)
-        bench.run(options.rounds)
+        facts |= {f"{name}_{threads}": ratio for name, ratio in bench.run(options.rounds).items()}
         bench.close()
+    if options.json:
+        options.json.write_text(json.dumps(facts), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ import statistics
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from localllm import LLM
@@ -48,6 +49,8 @@ budget for the new library, which will cost two million euros and open in the sp
 discussed the traffic in the old town. Shop owners asked for more parking places near the market square. The
 council decided to build a car park with eighty places behind the town hall. The meeting ended at half past
 nine."""
+
+EASY = ("copy", "edit", "summarise")
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,11 +91,12 @@ def main() -> None:
     parser.add_argument("--temperature", type=float, default=0.0)
     parser.add_argument("--tasks", nargs="+", choices=sorted({task.kind for task in TASKS}))
     parser.add_argument("--show", action="store_true", help="print the beginning of each answer")
-    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--json", type=Path, help="write ratios by kind, too")
     parser.add_argument("--parallel", type=int, nargs="+", help="how many requests at once")
     options = parser.parse_args()
     tasks = [task for task in TASKS if not options.tasks or task.kind in options.tasks]
     most = max(options.parallel or [1])
+    facts: dict[str, float] = {}
     common = {"threads": options.threads, "device": "cpu", "context": 2048, "parallel": most}
     with (
         LLM(options.model, speculate="off", **common) as plain,
@@ -103,20 +107,33 @@ def main() -> None:
             print("|---|---|---|---|---|---|---|---|")
             for kind in dict.fromkeys(task.kind for task in tasks):
                 for count in options.parallel:
-                    print(together(plain, guessing, kind, count, options), flush=True)
+                    ratio, line = together(plain, guessing, kind, count, options)
+                    facts[f"{kind}_{count}"] = ratio
+                    print(line, flush=True)
+            write(options.json, facts)
             return
         results = [measure(plain, guessing, task, options) for task in tasks]
-    if options.json:
-        print(json.dumps(results, indent=1))
-        return
     print("| task | tokens | plain tok/s | guessing tok/s | ratio | guesses | right | tokens a guess step |")
     print("|---|---|---|---|---|---|---|---|")
     for kind in dict.fromkeys(task.kind for task in tasks):
         own = [result for result in results if result["kind"] == kind]
         for result in own:
             print(row(kind, result))
+        facts[kind] = statistics.geometric_mean([float(result["ratio"]) for result in own])
+        facts[f"{kind}_right"] = sum(float(r["accepted"]) for r in own) / max(1.0, sum(float(r["drafted"]) for r in own))
         if len(own) > 1:
-            print(f"| **{kind}** | | | | **{statistics.geometric_mean([r['ratio'] for r in own]):.2f}** | | | |")
+            print(f"| **{kind}** | | | | **{facts[kind]:.2f}** | | | |")
+    easy = [facts[kind] for kind in EASY if kind in facts]
+    if easy:
+        facts["together"] = statistics.geometric_mean(easy)
+    facts["least"] = min(float(result["ratio"]) for result in results)
+    write(options.json, facts)
+
+
+def write(path: Path | None, facts: dict[str, float]) -> None:
+    """The ratios by name, where they are wanted."""
+    if path is not None:
+        path.write_text(json.dumps(facts), encoding="utf-8")
 
 
 def measure(plain: LLM, guessing: LLM, task: Task, options: argparse.Namespace) -> dict[str, float | str]:
@@ -151,8 +168,10 @@ def measure(plain: LLM, guessing: LLM, task: Task, options: argparse.Namespace) 
     }
 
 
-def together(plain: LLM, guessing: LLM, kind: str, count: int, options: argparse.Namespace) -> str:
-    """A line of the table for `count` requests of a kind at once."""
+def together(
+    plain: LLM, guessing: LLM, kind: str, count: int, options: argparse.Namespace
+) -> tuple[float, str]:
+    """The ratio and a line of the table for `count` requests of a kind at once."""
     own = [task for task in TASKS if task.kind == kind]
     prompts = [f"Request {index}. {own[index % len(own)].prompt}" for index in range(count)]
     seconds: dict[str, list[float]] = {"plain": [], "guessing": []}
@@ -183,7 +202,7 @@ def together(plain: LLM, guessing: LLM, kind: str, count: int, options: argparse
     each = " ".join(f"{ratio:.2f}" for ratio in rounds)
     share = f"{accepted / drafted:.0%}" if drafted else "-"
     ratio = f"**{statistics.median(rounds):.2f}** ({each})"
-    return f"| {kind} | {count} | {tokens} | {rates} | {ratio} | {drafted} | {share} |"
+    return statistics.median(rounds), f"| {kind} | {count} | {tokens} | {rates} | {ratio} | {drafted} | {share} |"
 
 
 def row(kind: str, result: dict[str, float | str]) -> str:

@@ -8,11 +8,13 @@ fraction of a plain read of the same bytes in the same run), one token over a ma
 from __future__ import annotations
 
 import argparse
+import json
 import mmap
 import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
 
@@ -133,7 +135,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--types", default=TYPES.replace(" ", ","))
     parser.add_argument("--isa", default=None)
     parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--json", type=Path)
     options = parser.parse_args(arguments)
+    facts = {}
     compiler = KernelCompiler(choose_isa(options.isa))
     layouts = [(name, layout_for(QuantType[name])) for name in options.types.split(",")]
     largest = max(layout.tiles(_LARGE[0]) * layout.tile_bytes(_LARGE[1]) for _, layout in layouts)
@@ -142,8 +146,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     print(f"{'type':8}{'bits':>7}{'memory':>10}{'of read':>9}{'cache':>10}{'block':>13}")
     for name, layout in layouts:
         memory, read, cache, block = measure(layout, compiler, weights, options.rounds)
+        facts |= {f"{name}_of_read": memory / read, f"{name}_gmac_s": block}
         bits = 8 * layout.tile_bytes(_LARGE[1]) / (16 * _LARGE[1])
         print(f"{name:8}{bits:7.3f}{memory:6.1f}GB/s{memory / read:9.0%}{cache:6.1f}GB/s{block:8.1f}GMAC/s")
+    if options.json:
+        options.json.write_text(json.dumps(facts), encoding="utf-8")
 
 
 if __name__ == "__main__":

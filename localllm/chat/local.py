@@ -10,6 +10,7 @@ from localllm.errors import LocalLLMError, RequestError
 from localllm.events import Finished, TextDelta
 from localllm.full_context import full_context
 from localllm.kernels.executor import LoadProgress
+from localllm.spare_memory import give_back, trim
 
 from .backend import ContextState, ModelState
 from .placed import placed
@@ -93,6 +94,7 @@ class LocalBackend:
                 yield event
         finally:
             generation.cancel()
+            trim()
 
     def cancel(self) -> None:
         """End the present answer at the engine's next step."""
@@ -151,6 +153,8 @@ class LocalBackend:
             llm, self._llm, self._generation = self._llm, None, None
         if llm is not None:
             llm.close()
+            del llm
+            give_back()
 
 
 def _prepared(messages: Sequence[dict[str, Any]], opening: str) -> list[dict[str, Any]]:

@@ -60,7 +60,9 @@ def chat(
     from localllm.conversations.caches import DEFAULT_BYTES
     from localllm.paths import Paths
     from localllm.settings import Settings
+    from localllm.spare_memory import use_one_arena
 
+    use_one_arena()
     load, sampling = split_options(options)
     check_flags(load, slides=load.get("kv_policy") is None)
     if "stop" in sampling:

@@ -69,7 +69,7 @@ def serve(models: tuple[str, ...], **options: Any) -> None:
     from localllm.server.options import ServerOptions
     from localllm.server.pool import ModelPool
     from localllm.server.running import Server
-    from localllm.server.spare_memory import use_one_arena
+    from localllm.spare_memory import use_one_arena
 
     use_one_arena()
     limits = BodyLimits(size=options["max_body"]) if options["max_body"] else BodyLimits()

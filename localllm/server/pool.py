@@ -13,7 +13,7 @@ from localllm.errors import LocalLLMError, OutOfMemoryError
 
 from .errors import APIError, unavailable
 from .served import ServedModel
-from .spare_memory import give_back
+from localllm.spare_memory import give_back
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

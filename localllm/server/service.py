@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import time
 from typing import TYPE_CHECKING, Any
 
 from .errors import unavailable
 from .metrics import Metrics
-from .spare_memory import give_back
+from localllm.spare_memory import give_back, trim
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("localllm.server")
 TIDY_SECONDS = 2.0  # without a request
+TRIM_SECONDS = 1.0  # of requests one after the other
 CUT_SECONDS = 5.0  # for answers that are cut: a step of the model, and the client's last bytes
 PATHS = frozenset(
     (
@@ -54,6 +56,7 @@ class Service:
         self._idle = asyncio.Event()
         self._idle.set()
         self._tidying: asyncio.TimerHandle | None = None
+        self._trimmed = time.monotonic()
 
     @property
     def active(self) -> int:
@@ -72,6 +75,9 @@ class Service:
     def end(self) -> None:
         """It is answered, or its client is gone."""
         self._active -= 1
+        if time.monotonic() - self._trimmed > TRIM_SECONDS:
+            self._trimmed = time.monotonic()
+            asyncio.get_running_loop().run_in_executor(None, trim)
         if self._active == 0:
             self._idle.set()
             self._tidying = asyncio.get_running_loop().call_later(TIDY_SECONDS, self._tidy)

@@ -8,13 +8,13 @@ import sys
 
 import pytest
 
-from localllm.server.spare_memory import give_back, use_one_arena
+from localllm.spare_memory import give_back, use_one_arena
 
 # Many small pieces, of which some in every page of the last ones stay: glibc alone would keep it all.
 _FRAGMENTS = """
 import threading
 from pathlib import Path
-from localllm.server.spare_memory import give_back, use_one_arena
+from localllm.spare_memory import give_back, use_one_arena
 
 def resident():
     lines = Path("/proc/self/status").read_text().splitlines()
