@@ -21,19 +21,24 @@ import tempfile
 import threading
 import time
 from pathlib import Path
+from typing import BinaryIO
 
 from localllm.store import resolve_model
 
 PULL = """
 import sys
+import time
 from pathlib import Path
+import httpx2
 from localllm.paths import Paths
-from localllm.store import NetworkOptions, Store
+from localllm.store import Store
 from localllm.store.pulling import pull_into
 home = Path(sys.argv[1])
-network = NetworkOptions(bytes_per_second=int(sys.argv[3]) or None)
-pull_into(Store(Paths(home, home, home)), sys.argv[2], name="fetched", network=network)
+began = time.perf_counter()
+pull_into(Store(Paths(home, home, home)), sys.argv[2], name="fetched")
+print(time.perf_counter() - began)
 """
+PIECE, PAUSE = 64 << 10, 0.001  # bytes at a time and seconds after them, where a pull is to be killed
 
 
 class FileServer:
@@ -41,7 +46,7 @@ class FileServer:
 
     def __init__(self, path: Path) -> None:
         self._file = path.open("rb")
-        self.size, self.sent = path.stat().st_size, 0
+        self.size, self.sent, self.slow = path.stat().st_size, 0, False
         self._lock = threading.Lock()
         self._socket = socket.create_server(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{self._socket.getsockname()[1]}/model.gguf"
@@ -61,9 +66,9 @@ class FileServer:
                 return  # a client that was killed
 
     @staticmethod
-    def _request(lines: object) -> str:
+    def _request(lines: BinaryIO) -> str:
         head = ""
-        for line in iter(lines.readline, b""):  # type: ignore[attr-defined]
+        for line in iter(lines.readline, b""):
             head += line.decode("latin-1")
             if line in (b"\r\n", b"\n"):
                 return head
@@ -78,17 +83,21 @@ class FileServer:
         lines += [f"Content-Length: {last + 1 - first}"]
         connection.sendall("\r\n".join([*lines, "", ""]).encode("latin-1"))
         while first <= last and not head.startswith("HEAD"):
-            count = os.sendfile(connection.fileno(), self._file.fileno(), first, min(last + 1 - first, 1 << 20))
+            most = PIECE if self.slow else 1 << 20
+            count = os.sendfile(connection.fileno(), self._file.fileno(), first, min(last + 1 - first, most))
             first += count
+            if self.slow:
+                time.sleep(PAUSE)
             with self._lock:
                 self.sent += count
 
 
 def serve(path: Path) -> None:
-    """Be the server of a process: the address on one line, then the bytes sent for every line that is read."""
+    """Be the server of a process: the address on one line, then the bytes sent for every line, which says how fast."""
     server = FileServer(path)
     print(server.url, flush=True)
-    for _ in sys.stdin:
+    for line in sys.stdin:
+        server.slow = line.strip() == "slow"
         print(server.sent, flush=True)
 
 
@@ -105,26 +114,19 @@ class Server:
             raise SystemExit("the server has no output")
         return self.process.stdout.readline().strip()
 
-    def sent(self) -> int:
-        """Bytes of bodies so far."""
+    def sent(self, pace: str = "fast") -> int:
+        """Bytes of bodies so far; from now on it is this fast."""
         if self.process.stdin is None:
             raise SystemExit("the server has no input")
-        self.process.stdin.write("\n")
+        self.process.stdin.write(f"{pace}\n")
         self.process.stdin.flush()
         return int(self._line())
 
 
-def pull(home: str, url: str, most: int = 0) -> subprocess.Popen[bytes]:
-    """A pull in a process of its own, at so many bytes a second at most."""
-    return subprocess.Popen([sys.executable, "-c", PULL, home, url, str(most)])
-
-
 def pulled(home: str, url: str) -> float:
-    """Seconds of a pull that ends well, in a process that has imported everything before."""
-    code = PULL.replace("home =", "import httpx2, time\nhome =").replace("pull_into(", "began = time.time()\npull_into(")
-    code += "print(time.time() - began)"
-    done = subprocess.run([sys.executable, "-c", code, home, url, "0"], capture_output=True, text=True, check=True)
-    return float(done.stdout.splitlines()[-1])
+    """Seconds of a pull that ends well, in a process of its own that has imported everything before."""
+    command = [sys.executable, "-c", PULL, home, url]
+    return float(subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()[-1])
 
 
 def throughput(server: Server, size: int, rounds: int, folder: Path) -> dict[str, float]:
@@ -151,12 +153,13 @@ def throughput(server: Server, size: int, rounds: int, folder: Path) -> dict[str
 def killed(server: Server, size: int, folder: Path) -> dict[str, float]:
     """MB that are sent twice when a pull is killed at half of its file."""
     with tempfile.TemporaryDirectory(dir=folder) as home:
-        before = server.sent()
-        process = pull(home, server.url, size // 2)
-        while server.sent() - before < size // 2 and process.poll() is None:
+        before = server.sent("slow")
+        process = subprocess.Popen([sys.executable, "-c", PULL, home, server.url], stdout=subprocess.DEVNULL)
+        while server.sent("slow") - before < size // 2 and process.poll() is None:
             time.sleep(0.01)
         process.send_signal(signal.SIGKILL)
         process.wait()
+        server.sent("fast")
         pulled(home, server.url)
         twice = server.sent() - before - size
     print(f"killed at half: {twice / 1e6:.2f} MB were sent twice")

@@ -120,7 +120,9 @@ def main() -> None:
         for result in own:
             print(row(kind, result))
         facts[kind] = statistics.geometric_mean([float(result["ratio"]) for result in own])
-        facts[f"{kind}_right"] = sum(float(r["accepted"]) for r in own) / max(1.0, sum(float(r["drafted"]) for r in own))
+        facts[f"{kind}_right"] = sum(float(r["accepted"]) for r in own) / max(
+            1.0, sum(float(r["drafted"]) for r in own)
+        )
         if len(own) > 1:
             print(f"| **{kind}** | | | | **{facts[kind]:.2f}** | | | |")
     easy = [facts[kind] for kind in EASY if kind in facts]
@@ -168,9 +170,7 @@ def measure(plain: LLM, guessing: LLM, task: Task, options: argparse.Namespace) 
     }
 
 
-def together(
-    plain: LLM, guessing: LLM, kind: str, count: int, options: argparse.Namespace
-) -> tuple[float, str]:
+def together(plain: LLM, guessing: LLM, kind: str, count: int, options: argparse.Namespace) -> tuple[float, str]:
     """The ratio and a line of the table for `count` requests of a kind at once."""
     own = [task for task in TASKS if task.kind == kind]
     prompts = [f"Request {index}. {own[index % len(own)].prompt}" for index in range(count)]

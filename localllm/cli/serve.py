@@ -28,7 +28,7 @@ DEFAULT_PARALLEL = 4
 @click.option("--api-key", help="Key that clients must send (better: LOCALLLM_API_KEY).")
 @click.option("--parallel", type=click.IntRange(1), help="Answers in the making at a time, per model; 4 by default.")
 @click.option("--keep-alive", type=click.FloatRange(0.1), help="Unload a model after so many idle seconds.")
-@click.option("--memory", type=Size(), help="Bytes that all loaded models may take together.")
+@click.option("--memory", type=Size(), help="Bytes that all loaded models and their compiled code may take together.")
 @click.option(
     "--keep-cache",
     type=click.FloatRange(0.1),
@@ -59,7 +59,8 @@ def serve(models: tuple[str, ...], **options: Any) -> None:
     keywords = {name: getattr(settings, name) for name in LOAD_SETTINGS if getattr(settings, name) is not None}
     keywords["parallel"] = settings.parallel or DEFAULT_PARALLEL
     keywords["keep_cache"] = options["keep_cache"]
-    sources = [_source(name, keywords, bounded=options["memory"] is not None) for name in names]
+    memory = _for_models(options["memory"])
+    sources = [_source(name, keywords, bounded=memory is not None) for name in names]
     twice = [source.name for source in sources if [other.name for other in sources].count(source.name) > 1]
     if twice:
         raise ConfigurationError(f"two models are named {twice[0]}")
@@ -87,9 +88,7 @@ def serve(models: tuple[str, ...], **options: Any) -> None:
         click.echo(f"warning: {warning}", err=True)
 
     def make_pool() -> ModelPool:
-        return ModelPool(
-            sources, keep_alive=options["keep_alive"], memory=options["memory"], any_name=options["any_model"]
-        )
+        return ModelPool(sources, keep_alive=options["keep_alive"], memory=memory, any_name=options["any_model"])
 
     server = Server(make_pool, server_options, _announce)
     with contextlib.suppress(SystemExit):  # uvicorn's way to say that it could not listen
@@ -123,8 +122,27 @@ def _source(name: str, keywords: dict[str, Any], *, bounded: bool) -> ModelSourc
         return llm
 
     sampling = {} if found.entry is None else found.entry.sampling
-    size = bytes_needed(found.path, whole) if bounded else facts.st_size
-    return ModelSource(found.name, load, size_bytes=size, created=int(facts.st_mtime), sampling=sampling)
+    needs = bytes_needed(found.path, whole) if bounded else None
+    return ModelSource(
+        found.name,
+        load,
+        size_bytes=facts.st_size if needs is None else needs.total,
+        vocabulary_bytes=0 if needs is None else needs.vocabulary,
+        created=int(facts.st_mtime),
+        sampling=sampling,
+    )
+
+
+def _for_models(memory: int | None) -> int | None:
+    """What the bound leaves for models."""
+    from localllm.needs import CODE_BYTES
+
+    if memory is not None and memory <= CODE_BYTES:
+        raise ConfigurationError(
+            f"--memory {memory} is too little: code alone may take {CODE_BYTES} bytes",
+            hint="Code is compiled when a model is loaded for the first time. Give it more, such as --memory 1GiB.",
+        )
+    return None if memory is None else memory - CODE_BYTES
 
 
 def _announce(host: str, port: int) -> None:

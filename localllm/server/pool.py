@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from localllm.errors import LocalLLMError, OutOfMemoryError
+from localllm.spare_memory import give_back
 
 from .errors import APIError, unavailable
 from .served import ServedModel
-from localllm.spare_memory import give_back
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -69,11 +69,15 @@ class LanguageModel(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ModelSource:
-    """A model that can be served: its name, how to load it, about how many bytes that needs, and advised sampling."""
+    """A model that can be served: its name, how to load it, about how many bytes that needs, and advised sampling.
+
+    `vocabulary_bytes` are those of `size_bytes` that a loaded model does not count in its own `memory()`.
+    """
 
     name: str
     load: Callable[[], LanguageModel]
     size_bytes: int = 0
+    vocabulary_bytes: int = 0
     created: int = 0
     sampling: Mapping[str, Any] = field(default_factory=dict)
 
@@ -232,7 +236,8 @@ class ModelPool:
                         raise
                     model = await asyncio.to_thread(slot.source.load)
                 use = model.memory()
-                slot.bytes = sum(sum(part.values()) for part in (use.weights, use.kv, use.workspace)) or slot.bytes
+                counted = sum(sum(part.values()) for part in (use.weights, use.kv, use.workspace))
+                slot.bytes = counted + slot.source.vocabulary_bytes if counted else slot.bytes
                 try:
                     await self._make_room(slot)  # now that it is measured
                 except BaseException:

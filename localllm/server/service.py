@@ -8,9 +8,10 @@ import logging
 import time
 from typing import TYPE_CHECKING, Any
 
+from localllm.spare_memory import give_back, trim
+
 from .errors import unavailable
 from .metrics import Metrics
-from localllm.spare_memory import give_back, trim
 
 if TYPE_CHECKING:
     from collections.abc import Callable
