@@ -172,6 +172,14 @@ def gated(
         zeros, block = _zeros(e), segments.block
         scratch, values_of_rows = e.scratch(4 * 64 * block), e.scratch(128 * block)
 
+        def store(number: Value, row: Value, count: int, values: Value) -> None:
+            if count == 1:
+                emit_store(
+                    e, target_format, targets.row(row), number, e.load(F32X16, values), e.load(F32X16, values, 64)
+                )
+            else:
+                emit_store_rows(e, target_format, count, lambda t: targets.row(e.add(row, t)), number, values)
+
         def unit(segment: _Segment, number: Value, rows: Sequence[Value]) -> None:
             activations = segments.sources(sources, rows)
 
@@ -187,17 +195,15 @@ def gated(
             def finish(t: Value, _: list[Value]) -> None:
                 sums = [e.load(F32X16, scratch, e.mul(t, 256), 64 * k) for k in range(4)]
                 low, high = (emit_activation(e, activation, sums[k], sums[2 + k]) for k in range(2))
-                if len(rows) == 1:
-                    emit_store(e, target_format, targets.row(rows[0]), number, low, high)
-                else:
-                    e.store(low, values_of_rows, e.mul(t, 128))
-                    e.store(high, values_of_rows, e.mul(t, 128), 64)
+                e.store(low, values_of_rows, e.mul(t, 128))
+                e.store(high, values_of_rows, e.mul(t, 128), 64)
 
             e.loop(len(rows), [], finish)
-            if len(rows) > 1:
-                emit_store_rows(
-                    e, target_format, len(rows), lambda t: targets.row(e.add(rows[0], t)), number, values_of_rows
-                )
+            first = 0
+            while first < len(rows):  # powers of two of them are stored together
+                count = 1 << ((len(rows) - first).bit_length() - 1)
+                store(number, rows[first], count, e.at(values_of_rows, 128 * first))
+                first += count
 
         weights.refinements = values.integer() if refined else 0
         segments.emit(e.div(weights.tiles, 4), e.mul(weights.tile_bytes, 4), unit)
@@ -336,11 +342,14 @@ class _Segments:
 
             e.loop(whole, [], rows_at_once(block), start=segment.start, step=block)
             done, size = whole, block
-            while size > 1:  # what is left is no whole block: at most one piece of each smaller size
+            while size > 4:  # what is left is no whole block: at most one piece of each smaller size
                 size //= 2
                 end = e.add(done, e.bit_and(rows, size))
                 e.loop(end, [], rows_at_once(size), start=done, step=size)
                 done = end
+            for few in (3, 2, 1):  # three too, with which guesses often come
+                end = e.select(e.compare("==", e.bit_and(rows, 3), few), e.add(done, few), done)
+                e.loop(end, [], rows_at_once(few), start=done, step=few)
 
         e.loop(last, [], tiles, start=first, step=group)
 

@@ -205,7 +205,7 @@ class Scheduler:
         asks: dict[Job, Ask] = {}
         for job in answering:
             if job.guide is None:
-                job.guide = self._speculation.begin()
+                job.guide = self._speculation.begin(drawn=job.request.parameters.temperature > 0)
             most = min(self._room(job) - job.pending, job.text.left - 1)
             if most > 0:
                 asks[job] = Ask(job.guide, job.tokens, most, job.hidden)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from .draft import first_estimate
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from .draft import Draft
-
-PRIOR = 0.5
 
 
 class Acceptance:
@@ -21,7 +21,7 @@ class Acceptance:
 
     def rate(self, grade: int) -> float:
         """The chance that a guess of this grade is right."""
-        prior = PRIOR if self._parent is None else self._parent.rate(grade)
+        prior = first_estimate(grade) if self._parent is None else self._parent.rate(grade)
         right, tried = self._counts.get(grade, (0.0, 0.0))
         return (right + self._weight * prior) / (tried + self._weight)
 

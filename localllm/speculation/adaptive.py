@@ -42,9 +42,9 @@ class AdaptiveSpeculation:
         """`clock` (seconds): what making guesses takes is measured by it."""
         self.wants_hidden, self.taps = wants_hidden, taps
         self.costs = StepCosts()
-        self.experience = Acceptance(memory=0.998, weight=4)
         self.ledger = Ledger(self.costs)
-        self._standing = Standing()
+        # Text that takes the likeliest tokens is guessed much better than text that draws them.
+        self._standings = {drawn: Standing(Acceptance(memory=0.998, weight=4)) for drawn in (False, True)}
         self._make_drafters = make_drafters
         self._close_shared = shared
         self._clock = clock
@@ -52,9 +52,14 @@ class AdaptiveSpeculation:
         self._least: tuple[object, float] = None, 0.0  # answered last: for what, and what
         self._probed: int | None = None  # guesses that had been right when the last step was a probe
 
-    def begin(self) -> Guide:
-        """For a new sequence."""
-        return AdaptiveGuide(self._make_drafters(), self.experience, self.ledger, self._standing)
+    def begin(self, *, drawn: bool = False) -> Guide:
+        """For a new sequence, whose tokens are `drawn` by chance or not."""
+        return AdaptiveGuide(self._make_drafters(), self._standings[drawn], self.ledger)
+
+    @property
+    def experience(self) -> Acceptance:
+        """How often guesses were right in texts that are not drawn."""
+        return self._standings[False].experience
 
     def observe(self, rows: int, seconds: float) -> None:
         """A step of so many rows, all of them of running answers, took so long."""

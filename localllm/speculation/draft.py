@@ -73,9 +73,17 @@ class Draft:
 NOTHING = Draft()
 
 
-def tenth(sureness: float) -> int:
-    """0 to 9, for grades; 0 for what is not a number."""
-    return int(10 * min(sureness, 0.999)) if sureness > 0 else 0
+SURE = 100  # grades from here on say how sure a drafter is, by their last digit
+
+
+def sure(sureness: float, kind: int = 0) -> int:
+    """The grade of a guess that its drafter holds for so likely; 0 for what is not a number. `kind`s are kept apart."""
+    return SURE + 10 * kind + (int(10 * min(sureness, 0.999)) if sureness > 0 else 0)
+
+
+def first_estimate(grade: int) -> float:
+    """The chance that a guess is right, before any was judged."""
+    return (grade % 10 + 0.5) / 10 if grade >= SURE else 0.5
 
 
 def chain(tokens: Sequence[int], grades: int | Iterable[int]) -> Draft:

@@ -13,7 +13,7 @@ from localllm.kernels.executor import Device
 from localllm.kernels.kv_layout import PAGE_SIZE
 
 from .adaptive import AdaptiveSpeculation
-from .draft import MOST_GUESSES, NOTHING, Draft, chain, tenth
+from .draft import MOST_GUESSES, NOTHING, Draft, chain, sure
 from .lookup import LookupDrafter
 
 if TYPE_CHECKING:
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from .choice import Target
 
 _LEAST_CHANCE = 0.1  # of a line of guesses, as the draft model sees it: what is less likely is not drawn
-_GRADES = 100  # the first
 _TOKENS = "tokenizer.ggml.tokens"
 
 
@@ -96,7 +95,7 @@ class ModelDrafter:
             if chance < _LEAST_CHANCE:
                 break
             found.append(best)
-            grades.append(_GRADES + tenth(sureness))
+            grades.append(sure(sureness))
             sequence.tokens.append(best)
             logits = model.run(sequence, 1) if len(found) < most else None
         return chain(found, grades)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from .ledger import Ledger
     from .protocol import Ask, Drafter
 
-_MORE = 2
+_LEAST_ASKED, _MORE = 3, 2  # a step of four rows costs hardly more than one of two or three
 _PATIENCE = 4  # drafts in a row of which nothing was worth verifying
 _NAPS = (16, 256)  # steps without drafts after a loss: the first time, and at most
 _FORCED = 2  # guesses verified after a nap, whatever is expected of them
@@ -26,23 +26,24 @@ _HOPE = 0.2  # weight of the newest draft in what is expected of a drafter that 
 
 @dataclass(slots=True)
 class Standing:
-    """What the last sequence left to the next: how long drafters that cost time would have rested next."""
+    """What sequences of a kind leave to the next: how often guesses were right, how long costly drafters rest next."""
 
+    experience: Acceptance
     nap: int = 0
 
 
 class AdaptiveGuide:
     """Drafters that cost nothing are always heard; others where they promise more, and not for a while after losses."""
 
-    def __init__(self, drafters: Sequence[Drafter], experience: Acceptance, ledger: Ledger, standing: Standing) -> None:
+    def __init__(self, drafters: Sequence[Drafter], standing: Standing, ledger: Ledger) -> None:
         self._cheap = [drafter for drafter in drafters if drafter.cheap]
         self._costly = [drafter for drafter in drafters if not drafter.cheap]
-        self._acceptance = Acceptance(memory=0.95, weight=3, parent=experience)
+        self._acceptance = Acceptance(memory=0.95, weight=3, parent=standing.experience)
         self._ledger, self._standing = ledger, standing
         self._draft: Draft = NOTHING
         # Guesses of a drafter that costs time: two more than were worth verifying the last time, for steps of 4 and 8
         # rows cost hardly more than those of 3 and 7.
-        self._asked = _MORE + 1
+        self._asked = _LEAST_ASKED
         self._hope = 1.0  # tokens that a draft of those that cost time is expected to bring
         self._asked_costly = False
         self._drew_costly = False  # and it promised more than the others
@@ -95,7 +96,7 @@ class AdaptiveGuide:
         chosen = self._draft.keep(nodes)
         if self._asked_costly:
             self._in_vain = 0 if len(chosen) else self._in_vain + 1
-            self._asked = max(chosen.depths(), default=0) + _MORE
+            self._asked = max(_LEAST_ASKED, max(chosen.depths(), default=0) + _MORE)
             if self._ledger.in_debt or self._in_vain >= _PATIENCE:
                 self._nap, self._next_nap = self._next_nap, min(2 * self._next_nap, _NAPS[1])
         return chosen

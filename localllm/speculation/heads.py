@@ -16,7 +16,7 @@ import numpy as np
 from localllm.errors import ConfigurationError
 from localllm.gguf_io import dequantize
 
-from .draft import NOTHING, Draft, chain, tenth
+from .draft import NOTHING, Draft, chain, sure
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -149,7 +149,7 @@ class HeadsDrafter:
                 break
             token = int(heads.vocabulary[best])
             line.append(token)
-            grades.append(1000 * (step + 1) + tenth(sureness))
+            grades.append(sure(sureness, step))
         return chain(line, grades)
 
     def close(self) -> None:

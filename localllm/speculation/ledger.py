@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from .protocol import Load
 
 _ALLOWED_LOSS = 0.01  # of the time without guesses
-_ALLOWANCE, _CREDIT = 3.0, 30.0  # steps of one row: debt that is allowed at once, and credit that is remembered
+_MOST = 4.0  # steps of one row that may be lost at once, whatever was won before
 
 
 class Ledger:
@@ -22,29 +22,31 @@ class Ledger:
     def __init__(self, costs: StepCosts) -> None:
         self._costs = costs
         self.right = 0  # guesses so far
-        self._account = 0.0  # seconds won
-        self._baseline = 0.0  # seconds that the steps would have taken without guesses
+        self._account: float | None = None  # seconds that may be lost
         self._token = self._row = 0.0  # seconds: what a right guess brings and what each guess costs in this step
 
     @property
     def in_debt(self) -> bool:
         """Whether guesses have cost more than they may."""
-        return self._account < -_ALLOWED_LOSS * self._baseline - _ALLOWANCE * self._costs.seconds(1)
+        return self._account is not None and self._account < 0
 
     def begin(self, load: Load) -> None:
         """A step is planned that carries so much without guesses."""
         without = self._costs.seconds(load.rows)
-        self._baseline += without
+        self._enter(_ALLOWED_LOSS * without)
         self._token, self._row = without / max(1, load.tokens), 0.0
+
+    def _enter(self, won: float) -> None:
+        most = _MOST * self._costs.seconds(1)
+        self._account = min(most, (most if self._account is None else self._account) + won)
 
     def plan(self, load: Load, guesses: int, seconds: float) -> None:
         """So many guesses go with it; to make them took so long."""
-        self._account -= seconds
+        self._enter(-seconds)
         if guesses:
             self._row = (self._costs.seconds(load.rows + guesses) - self._costs.seconds(load.rows)) / guesses
 
     def settle(self, guesses: int, right: int) -> None:
         """Guesses of one sequence were verified."""
         self.right += right
-        self._account += right * self._token - guesses * self._row
-        self._account = min(self._account, _CREDIT * self._costs.seconds(1))
+        self._enter(right * self._token - guesses * self._row)

@@ -22,7 +22,7 @@ from localllm.kernels.kv_layout import PAGE_SIZE
 from localllm.kernels.spec import Embed, Head, Linear, Norm
 from localllm.kernels.step import Output
 
-from .draft import MOST_GUESSES, NOTHING, Draft, chain, tenth
+from .draft import MOST_GUESSES, NOTHING, Draft, chain, sure
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
 
 _ROWS = MOST_GUESSES + 1  # vectors that go through the layer at a time
 _LEAST_CHANCE = 0.1  # of a line of guesses, as the layer sees it: what is less likely is not drawn
-_GRADES = 5000  # the first
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +164,7 @@ class NextLayerDrafter:
                 break
             if line and chance < _LEAST_CHANCE:
                 break
-            grades.append(_GRADES + 100 * len(line) + tenth(sureness))
+            grades.append(sure(sureness))
             line.append(best)
             found = layer.go_on(sequence, enter(state, best)[None]) if len(line) < min(most, MOST_GUESSES) else None
         return chain(line, grades)

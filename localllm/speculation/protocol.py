@@ -80,8 +80,8 @@ class Speculation(Protocol):
     wants_hidden: bool  # some drafter does
     taps: tuple[int, ...]  # layers whose output it wants too
 
-    def begin(self) -> Guide:
-        """For a new sequence."""
+    def begin(self, *, drawn: bool = False) -> Guide:
+        """For a new sequence, whose tokens are `drawn` by chance or not."""
 
     def plan(self, asks: Sequence[Ask], load: Load, most: int) -> list[Draft]:
         """The guesses that are worth verifying in the next step, for each sequence; at most `most` in all."""

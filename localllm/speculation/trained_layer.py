@@ -18,7 +18,7 @@ from localllm.kernels.cpu.memory import Arena
 from localllm.kernels.cpu.product import TiledProduct, tiled_bytes
 from localllm.kernels.spec import Attention, FeedForward
 
-from .draft import MOST_GUESSES, NOTHING, Draft, chain, tenth
+from .draft import MOST_GUESSES, NOTHING, Draft, chain, sure
 from .heads import ARCHITECTURE, check_weights, read_vocabulary
 
 if TYPE_CHECKING:
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 
 FIRST, AGAIN = "speculator.first.weight", "speculator.again.weight"
 _LEAST_CHANCE = 0.1  # of a line of guesses, as the layer sees it: what is less likely is not drawn
-_GRADES = 5000  # the first
 _ROWS = 1024  # of an embedding table that are converted at a time
 
 
@@ -167,8 +166,7 @@ class TrainedLayerDrafter:
         if not np.isfinite(sureness[:guesses]).all():  # weights too large for each other
             return NOTHING
         line = layer.vocabulary[self._found[:guesses]].tolist()
-        grades = (_GRADES + 100 * place + tenth(sureness) for place, sureness in enumerate(sureness[:guesses].tolist()))
-        return chain(line, grades)
+        return chain(line, map(sure, sureness[:guesses].tolist()))
 
     def close(self) -> None:
         """Forget the rows."""

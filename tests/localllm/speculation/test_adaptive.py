@@ -11,6 +11,7 @@ import pytest
 from localllm.speculation import NOTHING, AdaptiveSpeculation, Ask, Draft, Guide, Load, chain
 from localllm.speculation.acceptance import Acceptance
 from localllm.speculation.costs import StepCosts
+from localllm.speculation.draft import sure
 
 MILLISECONDS = 1e-3
 
@@ -171,6 +172,46 @@ def test_the_next_sequence_inherits_a_rest() -> None:
                 guide.judge(draft, [])
         guide.close()
     assert guesser.calls < 60  # of 800 steps
+
+
+@pytest.mark.parametrize("drawn", [False, True])
+def test_drawn_texts_and_others_learn_apart(drawn: bool) -> None:
+    speculation = AdaptiveSpeculation(lambda: (Guesser(1, cheap=True),), clock=still)
+    speculation.observe(1, rising(1))
+    guide = speculation.begin(drawn=drawn)
+    for step in range(400):
+        draft = plan_one(speculation, guide, step + 1)
+        speculation.observe(1 + len(draft), rising(1 + len(draft)))
+        if len(draft):
+            guide.judge(draft, [])
+    guesses = {kind: len(plan_one(speculation, speculation.begin(drawn=kind), 1)) for kind in (drawn, not drawn)}
+    assert guesses[drawn] <= 1 < guesses[not drawn]  # one is a try
+
+
+def test_a_network_is_believed_before_it_was_judged() -> None:
+    experience = Acceptance(memory=0.99, weight=4)
+    assert [experience.rate(sure(chance, 3)) for chance in (0.0, 0.52, 0.99, float("nan"))] == [0.05, 0.55, 0.95, 0.05]
+
+
+def test_what_was_won_pays_for_few_losses() -> None:
+    """A long text that is guessed well, then one that is not: no more is lost than after a short one."""
+    lost = []
+    for before in (100, 5000):
+        speculation = AdaptiveSpeculation(lambda: (Guesser(1, cheap=True),), clock=still)
+        speculation.observe(1, rising(1))
+        for chance, count in ((1.0, before), (0.0, 100)):
+            guide, spent, made = speculation.begin(), 0.0, 0
+            while made < count:
+                draft = plan_one(speculation, guide, made + 1)
+                speculation.observe(1 + len(draft), rising(1 + len(draft)))
+                spent += rising(1 + len(draft))
+                made += 1 + int(chance) * len(draft)
+                if len(draft):
+                    guide.judge(draft, range(int(chance) * len(draft)))
+            guide.close()
+        lost.append(spent / (100 * rising(1)) - 1)
+    assert max(lost) < 0.12
+    assert lost[1] < lost[0] + 0.02
 
 
 def test_a_free_drafter_goes_first_and_a_costly_one_fills_in() -> None:
