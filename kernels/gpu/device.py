@@ -102,7 +102,12 @@ def free_memory(gpu: Gpu) -> int | None:
     """Bytes of the card that may be used; None for the interpreter, which has no card."""
     if gpu.interpreted:
         return None
-    return max(0, torch.cuda.mem_get_info(gpu.device)[0] - _RESERVE)
+    return max(0, unused(gpu) - _RESERVE)
+
+
+def unused(gpu: Gpu) -> int:
+    """Bytes of a card that nobody holds now."""
+    return int(torch.cuda.mem_get_info(gpu.device)[0])
 
 
 def short_type(gpu: Gpu) -> torch.dtype:

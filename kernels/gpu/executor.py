@@ -15,7 +15,7 @@ from localllm.kernels.kv_layout import KVLayout
 from localllm.kernels.step import Output
 
 from .bucket import bucket_of
-from .device import free_memory, open_gpu, short_type
+from .device import free_memory, open_gpu, short_type, unused
 from .expert_moves import ExpertMoves, landing_words
 from .flow import Machine
 from .fragment_products import FragmentProducts, takes_fragments, vector_rows
@@ -147,7 +147,8 @@ class GpuExecutor:
         except torch.OutOfMemoryError as error:
             self.close()
             raise OutOfMemoryError(
-                f"{self.gpu.name} has too little free memory: {self.spec.name} needs {_gib(self.planned.total)}",
+                f"{self.spec.name} needs {_gib(self.planned.total)} on {self.gpu.name}, which has "
+                f"{_gib(unused(self.gpu))} free",
                 hint="Close other programs that use the GPU, or give a lower --vram.",
             ) from error
         if options.progress is not None:
@@ -181,7 +182,8 @@ class GpuExecutor:
         except torch.OutOfMemoryError as error:
             self._pools = None
             raise OutOfMemoryError(
-                f"{self.gpu.name} has no {_gib(wanted)} left for the KV cache", hint="Ask for a shorter --context."
+                f"a KV cache needs {_gib(wanted)}, but {self.gpu.name} has {_gib(unused(self.gpu))} free",
+                hint="Ask for a shorter --context.",
             ) from error
         self._inputs_memory = self._host_memory(inputs), card
 
