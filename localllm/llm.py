@@ -98,7 +98,7 @@ class LLM:
                 self._turbo = load_turbo(self.path)
             Tokenizer.check_kind(self._file)
             self.context = min(self.spec.context_length, DEFAULT_CONTEXT) if context is None else context
-            target = Target(self._file, self.spec, device, threads, self.context, parallel)
+            target = Target(self._file, self.spec, device, threads, self.context, parallel, progress)
             speculation = open_speculation(guess, target)
             engine_options = EngineOptions(
                 context=self.context,

@@ -15,7 +15,6 @@ import argparse
 import math
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,9 +23,10 @@ import torch.nn.functional as functional
 from torch_llama import Model, Written, rope, turned, unit
 from writing import converse
 
-from localllm.gguf_io import QuantType
+from localllm.gguf_io import QuantType, open_gguf
 from localllm.gguf_io.quants.quantise import quantize
 from localllm.gguf_io.writer import write_gguf
+from localllm.speculation.made_for import NAME, made_for
 from localllm.tokenizer import Tokenizer
 
 Tensor = torch.Tensor
@@ -229,7 +229,7 @@ def train(school: School, drafter: Drafter, seconds: float, batch: int, rate: fl
         number += 1
 
 
-def save(path: str, drafter: Drafter, vocabulary: Tensor, taps: tuple[int, ...], name: str) -> None:
+def save(path: str, drafter: Drafter, vocabulary: Tensor, taps: tuple[int, ...], made: dict[str, str]) -> None:
     """The file that `--speculate heads:FILE` reads."""
     tensors: dict[str, Any] = {}
 
@@ -258,7 +258,8 @@ def save(path: str, drafter: Drafter, vocabulary: Tensor, taps: tuple[int, ...],
         add(f"blk.0.{part}.weight", getattr(drafter, part), QuantType.F32)
     metadata = {
         "general.architecture": "localllm-speculator",
-        "general.name": f"a drafter for {name}",
+        "general.name": f"a drafter for {made[NAME]}",
+        **made,
         "speculator.taps": np.array(taps, np.int32),
         "speculator.window": WINDOW,
         **{f"localllm-speculator.{key}": value for key, value in drafter.sizes().items()},
@@ -312,14 +313,15 @@ def main() -> None:
         print(f"{most} tokens are {counts.sort(descending=True).values[:most].sum() / counts.sum():.2%} of the text")
     school = School(pool, table.bfloat16() if options.half else table, vocabulary, options.steps)
     drafter = Drafter(model, len(options.taps), table[vocabulary]).to(device)
-    name = Path(options.model).name
+    with open_gguf(options.model) as file:
+        made = made_for(file)
     train(
         school,
         drafter,
         60 * options.minutes,
         options.windows,
         options.rate,
-        lambda: save(options.drafter, drafter, vocabulary, tuple(options.taps), name),
+        lambda: save(options.drafter, drafter, vocabulary, tuple(options.taps), made),
     )
     if device == "cuda":
         print(f"{torch.cuda.max_memory_allocated() / 2**30:.0f} GiB at most", flush=True)

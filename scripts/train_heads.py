@@ -23,9 +23,10 @@ import torch.nn.functional as functional
 from torch_llama import Model, Written, unit
 from writing import converse
 
-from localllm.gguf_io import QuantType
+from localllm.gguf_io import QuantType, open_gguf
 from localllm.gguf_io.quants.quantise import quantize
 from localllm.gguf_io.writer import write_gguf
+from localllm.speculation.made_for import NAME, made_for
 from localllm.tokenizer import Tokenizer
 
 Tensor = torch.Tensor
@@ -131,7 +132,7 @@ def lessons(rows: Written, steps: int) -> dict[str, Tensor]:
     return {"hidden": rows.vectors[:count, 0][whole], "tokens": ahead[whole]}
 
 
-def save(path: str, heads: Heads, vocabulary: Tensor, name: str) -> None:
+def save(path: str, heads: Heads, vocabulary: Tensor, made: dict[str, str]) -> None:
     """The file that `--speculate heads:FILE` reads."""
     tensors: dict[str, Any] = {}
 
@@ -146,7 +147,8 @@ def save(path: str, heads: Heads, vocabulary: Tensor, name: str) -> None:
         add(f"speculator.{i}.down.weight", down.weight, QuantType.Q8_0)
     metadata = {
         "general.architecture": "localllm-speculator",
-        "general.name": f"heads for {name}",
+        "general.name": f"heads for {made[NAME]}",
+        **made,
         "speculator.steps": len(heads.up),
         "speculator.vocabulary": vocabulary.cpu().numpy().astype(np.int32),
     }
@@ -195,7 +197,8 @@ def main() -> None:
     heads = Heads(options.steps, table.shape[1], options.inner, table[vocabulary]).to(device)
     batch = 8192 if device == "cuda" else 64
     train(heads, data, table, place, 60 * options.minutes, batch)
-    save(options.heads, heads, vocabulary, options.model.rpartition("/")[2])
+    with open_gguf(options.model) as file:
+        save(options.heads, heads, vocabulary, made_for(file))
 
 
 if __name__ == "__main__":

@@ -248,3 +248,29 @@ def guess(
         position += 1
         _keep(network, shape, x, position, keys, values)
     return most
+
+
+def prepare(network: Network, shape: Shape, vectors: int, report: Callable[[float], None]) -> None:
+    """Compile what `guess` consists of, or load it from the disk; `report` hears the share that is done.
+
+    `vectors` of the model for each row.
+    """
+    ring = shape.window + 1
+    keys = np.zeros((shape.kv_heads, shape.dim, ring), np.float32)
+    values = np.zeros((shape.kv_heads, ring, shape.dim), np.float32)
+    x, rows = np.ones(shape.hidden, np.float32), np.ones((1, vectors * shape.hidden), np.float32)
+    places, found, sureness = np.zeros(1, np.int64), np.zeros(1, np.int64), np.zeros(1, np.float32)
+    parts: tuple[Callable[[], object], ...] = (
+        lambda: _norm(x, x.copy(), network.eps),
+        lambda: _turn(x, 0, network.frequencies, shape.dim),
+        lambda: _embed(network, 0, rows[0], x),
+        lambda: _choose(network.outputs[HEAD]),
+        lambda: _keep(network, shape, x, 0, keys, values),
+        lambda: _attend(network, shape, 0, keys, values),
+        lambda: _finish(network, shape, x, 0, keys, values),
+        lambda: guess(network, shape, rows, places, rows, 0, 1, 0.0, keys, values, found, sureness),
+    )
+    for done, part in enumerate(parts):
+        report(done / len(parts))
+        part()
+    report(1.0)

@@ -12,9 +12,11 @@ from .adaptive import AdaptiveSpeculation
 from .lookup import LookupDrafter
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from localllm.gguf_io import GGUFFile
     from localllm.kernels.cpu.compile import KernelCompiler
-    from localllm.kernels.executor import Device
+    from localllm.kernels.executor import Device, LoadProgress
     from localllm.kernels.spec import ModelSpec
 
     from .protocol import Speculation
@@ -24,7 +26,10 @@ CHOICES = "auto, off, lookup, next, model:NAME or heads:FILE"
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The model whose text is guessed, and how it runs: `context` in tokens, `parallel` sequences at a time."""
+    """The model whose text is guessed, and how it runs: `context` in tokens, `parallel` sequences at a time.
+
+    `progress` hears of what takes a while, such as compiling.
+    """
 
     file: GGUFFile
     spec: ModelSpec
@@ -32,6 +37,7 @@ class Target:
     threads: int | None
     context: int
     parallel: int
+    progress: Callable[[LoadProgress], None] | None = None
 
 
 def check_choice(choice: str) -> None:
@@ -67,12 +73,14 @@ def _open_heads(path: str, target: Target) -> Speculation:
     from localllm.kernels.cpu.product import TiledProduct
 
     from .heads import Heads, HeadsDrafter
+    from .made_for import check_made_for
     from .trained_layer import FIRST, TrainedLayerDrafter, load_trained_layer
 
     compiler = _compiler()
     with open_gguf(expand_user(path)) as file:
+        check_made_for(file, target.file)
         if FIRST in file.tensors:
-            layer = load_trained_layer(file, target.spec, compiler)
+            layer = load_trained_layer(file, target.spec, compiler, target.progress)
             return AdaptiveSpeculation(
                 lambda: (LookupDrafter(), TrainedLayerDrafter(layer)), wants_hidden=True, taps=layer.taps
             )
@@ -87,7 +95,7 @@ def _open_next_layer(target: Target) -> Speculation:
 
     from .next_layer import NextLayerDrafter, load_next_layer
 
-    compiler, options = _compiler(), ExecutorOptions(threads=target.threads)
+    compiler, options = _compiler(), ExecutorOptions(threads=target.threads, progress=target.progress)
     layer = load_next_layer(
         target.file,
         target.spec,

@@ -147,7 +147,7 @@ def open_draft_model(choice: str, target: Target) -> AdaptiveSpeculation:
             )
         spec = load_spec(file)
         context = min(spec.context_length, target.context)
-        executor = open_executor(spec, device, ExecutorOptions(threads=target.threads))
+        executor = open_executor(spec, device, ExecutorOptions(threads=target.threads, progress=target.progress))
         try:
             model = DraftModel(executor, file, context, target.parallel)
         except BaseException:

@@ -16,13 +16,14 @@ from localllm.errors import ConfigurationError, GGUFError, UnsupportedModelError
 from localllm.gguf_io import dequantize
 from localllm.kernels.cpu.memory import Arena
 from localllm.kernels.cpu.product import TiledProduct, tiled_bytes
+from localllm.kernels.executor import LoadProgress
 from localllm.kernels.spec import Attention, FeedForward
 
 from .draft import MOST_GUESSES, NOTHING, Draft, chain, sure
 from .heads import ARCHITECTURE, check_weights, read_vocabulary
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     import numpy.typing as npt
 
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 
 FIRST, AGAIN = "speculator.first.weight", "speculator.again.weight"
 _LEAST_CHANCE = 0.1  # of a line of guesses, as the layer sees it: what is less likely is not drawn
+_PHASE = "preparing the layer that guesses"
 _ROWS = 1024  # of an embedding table that are converted at a time
 
 
@@ -49,8 +51,9 @@ class TrainedLayer:
         window: int,
         embeddings: Tensor,
         compiler: KernelCompiler,
+        progress: Callable[[LoadProgress], None] | None = None,
     ) -> None:
-        from localllm.kernels.cpu.one_layer import Network, Shape, guess
+        from localllm.kernels.cpu.one_layer import Network, Shape, guess, prepare
 
         self.vocabulary, self.taps, self._embeddings = vocabulary, taps, embeddings
         self.places = np.full(embeddings.rows, -1, np.int64)
@@ -91,8 +94,8 @@ class TrainedLayer:
         self.shape = Shape(spec.hidden_size, attention.heads, attention.kv_heads, attention.key_dim, window)
         self.guess = guess
         # Made or loaded now: in the first step it would look as if guessing took a second.
-        hidden = np.ones((1, (1 + len(taps)) * spec.hidden_size), np.float32)
-        TrainedLayerDrafter(self).draft([int(vocabulary[0])], 1, hidden)
+        report = progress or (lambda _: None)
+        prepare(self.network, self.shape, 1 + len(taps), lambda done: report(LoadProgress(_PHASE, done)))
 
     def embedding(self, token: int) -> Floats:
         """[hidden], divided by the root of its mean square."""
@@ -173,8 +176,13 @@ class TrainedLayerDrafter:
         self._seen, self._text, self._before, self._given = None, 0, 0, 0
 
 
-def load_trained_layer(file: GGUFFile, model: ModelSpec, compiler: KernelCompiler) -> TrainedLayer:
-    """Read a file that guesses for `model`; ConfigurationError if it does not fit."""
+def load_trained_layer(
+    file: GGUFFile,
+    model: ModelSpec,
+    compiler: KernelCompiler,
+    progress: Callable[[LoadProgress], None] | None = None,
+) -> TrainedLayer:
+    """Read a file that guesses for `model`; ConfigurationError if it does not fit. `progress` hears of compiling."""
     from localllm.models.llama import build
     from localllm.models.parts.source import Source
 
@@ -202,7 +210,7 @@ def load_trained_layer(file: GGUFFile, model: ModelSpec, compiler: KernelCompile
         raise ConfigurationError(f"{file.path} does not fit the model: it is of another size")
     if not _plain(spec):
         raise ConfigurationError(f"{file.path} holds a layer of another kind than docs/speculation.md describes")
-    return TrainedLayer(spec, (first, again), vocabulary, taps, window, model.embed.table, compiler)
+    return TrainedLayer(spec, (first, again), vocabulary, taps, window, model.embed.table, compiler, progress)
 
 
 def _plain(spec: ModelSpec) -> bool:
