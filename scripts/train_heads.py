@@ -1,10 +1,11 @@
 """Train heads that guess the next tokens of a model (an MLP speculator) on text the model writes itself; needs torch.
 
-    python scripts/train_heads.py MODEL.gguf HEADS.gguf [--writing 4] [--minutes 3] [--device cuda]
+    python scripts/train_heads.py MODEL.gguf HEADS.gguf [--medusa] [--writing 4] [--minutes 3] [--device cuda]
 
 For Llama-shaped models with a ChatML template and tied embeddings, such as SmolLM2. The heads
-(https://arxiv.org/abs/2404.19124) learn to guess tokens 2, 3, ... behind a row from its vector behind the final norm.
-docs/speculation.md describes the file; scripts/train_drafter.py makes one that guesses better.
+(https://arxiv.org/abs/2404.19124) learn to guess tokens 2, 3, ... behind a row from its vector behind the final norm;
+with --medusa each guesses its own place from that vector alone. docs/speculation.md describes the files;
+scripts/train_drafter.py makes one that guesses better.
 
 All in one run: writing, training, the file, and how often each head is right on conversations that were held out. The
 weights kept are those that did best there, so a run that is longer than its text is worth does no harm.
@@ -32,6 +33,30 @@ from localllm.tokenizer import Tokenizer
 Tensor = torch.Tensor
 
 
+class Medusa(torch.nn.Module):
+    """Heads that look at the model's vector only: h + silu(W h + b) for each place (https://arxiv.org/abs/2401.10774)."""
+
+    def __init__(self, steps: int, hidden: int, table: Tensor) -> None:
+        super().__init__()
+        self.heads = torch.nn.ModuleList(torch.nn.Linear(hidden, hidden) for _ in range(steps))
+        for head in self.heads:
+            torch.nn.init.zeros_(head.weight)
+            torch.nn.init.zeros_(head.bias)
+        self.output = torch.nn.Parameter(table.clone())
+
+    def states(self, state: Tensor, embeddings: list[Tensor]) -> list[Tensor]:
+        """What tokens are read from, of each place; `embeddings` tell how many places."""
+        return [state + functional.silu(head(state)) for head, _ in zip(self.heads, embeddings, strict=True)]
+
+    def stored(self) -> dict[str, tuple[Tensor, QuantType]]:
+        """Its tensors in the file, besides the output."""
+        found = {}
+        for i, head in enumerate(self.heads):
+            found[f"speculator.medusa.{i}.weight"] = head.weight, QuantType.Q8_0
+            found[f"speculator.medusa.{i}.bias"] = head.bias, QuantType.F32
+        return found
+
+
 class Heads(torch.nn.Module):
     """Recurrent heads: from the state s and the last token's embedding e, s' = s + down silu(up [norm s, norm e])."""
 
@@ -52,12 +77,27 @@ class Heads(torch.nn.Module):
             found.append(state)
         return found
 
+    def stored(self) -> dict[str, tuple[Tensor, QuantType]]:
+        """Its tensors in the file, besides the output."""
+        found = {}
+        for i, (up, down) in enumerate(zip(self.up, self.down, strict=True)):
+            found[f"speculator.{i}.up.weight"] = up.weight, QuantType.Q8_0
+            found[f"speculator.{i}.up.bias"] = up.bias, QuantType.F32
+            found[f"speculator.{i}.down.weight"] = down.weight, QuantType.Q8_0
+        return found
+
 
 def train(
-    heads: Heads, data: dict[str, Tensor], table: Tensor, place: Tensor, seconds: float, batch: int, checks: int = 12
+    heads: Heads | Medusa,
+    data: dict[str, Tensor],
+    table: Tensor,
+    place: Tensor,
+    seconds: float,
+    batch: int,
+    checks: int = 12,
 ) -> None:
     """Minimise the cross-entropy on what the model wrote; the weights that are best on the held-out end are kept."""
-    steps = len(heads.up)
+    steps = data["tokens"].shape[1] - 1
     count = len(data["hidden"])
     held_out = torch.arange(count - max(1, min(20000, count // 10)), count, device=table.device)
     optimizer = torch.optim.AdamW(heads.parameters(), lr=1e-3, betas=(0.9, 0.98), weight_decay=0.1)
@@ -132,7 +172,7 @@ def lessons(rows: Written, steps: int) -> dict[str, Tensor]:
     return {"hidden": rows.vectors[:count, 0][whole], "tokens": ahead[whole]}
 
 
-def save(path: str, heads: Heads, vocabulary: Tensor, made: dict[str, str]) -> None:
+def save(path: str, heads: Heads | Medusa, vocabulary: Tensor, made: dict[str, str]) -> None:
     """The file that `--speculate heads:FILE` reads."""
     tensors: dict[str, Any] = {}
 
@@ -141,15 +181,14 @@ def save(path: str, heads: Heads, vocabulary: Tensor, made: dict[str, str]) -> N
         tensors[name] = (kind, array.shape, quantize(array, kind))
 
     add("speculator.output.weight", heads.output, QuantType.Q8_0)
-    for i, (up, down) in enumerate(zip(heads.up, heads.down, strict=True)):
-        add(f"speculator.{i}.up.weight", up.weight, QuantType.Q8_0)
-        add(f"speculator.{i}.up.bias", up.bias, QuantType.F32)
-        add(f"speculator.{i}.down.weight", down.weight, QuantType.Q8_0)
+    stored = heads.stored()
+    for key, (values, kind) in stored.items():
+        add(key, values, kind)
     metadata = {
         "general.architecture": "localllm-speculator",
         "general.name": f"heads for {made[NAME]}",
         **made,
-        "speculator.steps": len(heads.up),
+        "speculator.steps": sum(key.endswith(".bias") for key in stored),
         "speculator.vocabulary": vocabulary.cpu().numpy().astype(np.int32),
     }
     write_gguf(path, metadata, tensors)
@@ -167,6 +206,7 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=2048, help="conversations a round")
     parser.add_argument("--answer", type=int, default=256, help="tokens of an answer")
     parser.add_argument("--steps", type=int, default=4)
+    parser.add_argument("--medusa", action="store_true", help="heads that do not look at the tokens in between")
     parser.add_argument("--inner", type=int, default=1024)
     parser.add_argument("--vocabulary", type=int, default=4096, help="how many (frequent) tokens are guessed")
     options = parser.parse_args()
@@ -194,7 +234,11 @@ def main() -> None:
     print(f"{counts[vocabulary].sum() / counts.sum():.2%} of the tokens are in the vocabulary of the heads")
     place = torch.full((len(table),), -1, device=device)
     place[vocabulary] = torch.arange(len(vocabulary), device=device)
-    heads = Heads(options.steps, table.shape[1], options.inner, table[vocabulary]).to(device)
+    hidden, output = table.shape[1], table[vocabulary]
+    heads = (
+        Medusa(options.steps, hidden, output) if options.medusa else Heads(options.steps, hidden, options.inner, output)
+    )
+    heads = heads.to(device)
     batch = 8192 if device == "cuda" else 64
     train(heads, data, table, place, 60 * options.minutes, batch)
     with open_gguf(options.model) as file:

@@ -36,16 +36,17 @@ class AdaptiveSpeculation:
         *,
         wants_hidden: bool = False,
         taps: tuple[int, ...] = (),
+        trees: bool = False,
         shared: Callable[[], None] | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        """`clock` (seconds): what making guesses takes is measured by it."""
+        """`trees`: a step may verify several lines; `clock` (seconds): what making guesses takes is measured by it."""
         self.wants_hidden, self.taps = wants_hidden, taps
         self.costs = StepCosts()
         self.ledger = Ledger(self.costs)
         # Text that takes the likeliest tokens is guessed much better than text that draws them.
         self._standings = {drawn: Standing(Acceptance(memory=0.998, weight=4)) for drawn in (False, True)}
-        self._make_drafters = make_drafters
+        self._make_drafters, self._trees = make_drafters, trees
         self._close_shared = shared
         self._clock = clock
         self._since_probe = 0
@@ -54,7 +55,8 @@ class AdaptiveSpeculation:
 
     def begin(self, *, drawn: bool = False) -> Guide:
         """For a new sequence, whose tokens are `drawn` by chance or not."""
-        return AdaptiveGuide(self._make_drafters(), self._standings[drawn], self.ledger)
+        standing, drafters = self._standings[drawn], self._make_drafters()
+        return AdaptiveGuide(drafters, standing, self.ledger, trees=self._trees, clock=self._clock)
 
     @property
     def experience(self) -> Acceptance:

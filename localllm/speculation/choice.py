@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from localllm.errors import ConfigurationError
+from localllm.gguf_io import QuantType
 from localllm.paths import expand_user
 
 from .adaptive import AdaptiveSpeculation
@@ -14,13 +15,14 @@ from .lookup import LookupDrafter
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from localllm.gguf_io import GGUFFile
+    from localllm.gguf_io import GGUFFile, Tensor
     from localllm.kernels.cpu.compile import KernelCompiler
     from localllm.kernels.executor import Device, LoadProgress
     from localllm.kernels.spec import ModelSpec
 
     from .protocol import Speculation
 
+_FLOATS = (QuantType.F32, QuantType.F16, QuantType.BF16)
 CHOICES = "auto, off, lookup, next, model:NAME or heads:FILE"
 
 
@@ -74,18 +76,38 @@ def _open_heads(path: str, target: Target) -> Speculation:
 
     from .heads import Heads, HeadsDrafter
     from .made_for import check_made_for
+    from .medusa import FIRST_HEAD, MedusaDrafter, MedusaHeads
     from .trained_layer import FIRST, TrainedLayerDrafter, load_trained_layer
 
-    compiler = _compiler()
+    compiler, trees = _compiler(), _may_branch(target)
+
+    def product(tensor: Tensor) -> TiledProduct:
+        return TiledProduct(compiler, tensor)
+
     with open_gguf(expand_user(path)) as file:
         check_made_for(file, target.file)
         if FIRST in file.tensors:
             layer = load_trained_layer(file, target.spec, compiler, target.progress)
             return AdaptiveSpeculation(
-                lambda: (LookupDrafter(), TrainedLayerDrafter(layer)), wants_hidden=True, taps=layer.taps
+                lambda: (LookupDrafter(), TrainedLayerDrafter(layer)), wants_hidden=True, taps=layer.taps, trees=trees
             )
-        heads = Heads.load(file, target.spec.embed.table, lambda tensor: TiledProduct(compiler, tensor))
-    return AdaptiveSpeculation(lambda: (LookupDrafter(), HeadsDrafter(heads)), wants_hidden=True)
+        if FIRST_HEAD in file.tensors:
+            medusa = MedusaHeads.load(file, target.spec.embed.table, product)
+            return AdaptiveSpeculation(
+                lambda: (LookupDrafter(), MedusaDrafter(medusa, trees=trees)), wants_hidden=True, trees=trees
+            )
+        heads = Heads.load(file, target.spec.embed.table, product)
+    return AdaptiveSpeculation(lambda: (LookupDrafter(), HeadsDrafter(heads)), wants_hidden=True, trees=trees)
+
+
+def _may_branch(target: Target) -> bool:
+    """Whether rows on a side branch of a tree are those of plain decoding but for the last bits.
+
+    They read their keys from other places, so sums run in another order, which products of activations that are
+    rounded to 8 bits make a thousand times larger. On cards no tree was measured yet.
+    """
+    floats = all(tensor.quant_type in _FLOATS for tensor in target.file.tensors.values())
+    return target.device == "reference" or (target.device == "cpu" and floats)
 
 
 def _open_next_layer(target: Target) -> Speculation:
@@ -105,7 +127,10 @@ def _open_next_layer(target: Target) -> Speculation:
         parallel=target.parallel,
     )
     return AdaptiveSpeculation(
-        lambda: (LookupDrafter(), NextLayerDrafter(layer)), wants_hidden=True, shared=layer.close
+        lambda: (LookupDrafter(), NextLayerDrafter(layer)),
+        wants_hidden=True,
+        shared=layer.close,
+        trees=_may_branch(target),
     )
 
 

@@ -54,6 +54,10 @@ class Draft:
             tuple(self.grades[node] for node in nodes),
         )
 
+    def first(self, most: int) -> Draft:
+        """The first `most` guesses."""
+        return self if len(self) <= most else self.keep(range(most))
+
     def depths(self) -> list[int]:
         """How many tokens behind the last known one each guess lies: 1, 2, ..."""
         found: list[int] = []
@@ -91,3 +95,23 @@ def chain(tokens: Sequence[int], grades: int | Iterable[int]) -> Draft:
     count = len(tokens)
     each = (grades,) * count if isinstance(grades, int) else tuple(grades)
     return Draft(tuple(tokens), tuple(range(ROOT, count - 1)), each)
+
+
+def merge(drafts: Sequence[Draft]) -> Draft:
+    """One tree of several; guesses that are in more than one keep the grade and place of the first."""
+    drafts = [draft for draft in drafts if len(draft)]
+    if len(drafts) < 2:
+        return drafts[0] if drafts else NOTHING
+    tokens, parents, grades = (list(part) for part in (drafts[0].tokens, drafts[0].parents, drafts[0].grades))
+    places = {(parent, token): node for node, (parent, token) in enumerate(zip(parents, tokens, strict=True))}
+    for draft in drafts[1:]:
+        found = {ROOT: ROOT}
+        for node, (token, parent, grade) in enumerate(zip(draft.tokens, draft.parents, draft.grades, strict=True)):
+            key = found[parent], token
+            if key not in places:
+                places[key] = len(tokens)
+                tokens.append(token)
+                parents.append(key[0])
+                grades.append(grade)
+            found[node] = places[key]
+    return Draft(tuple(tokens), tuple(parents), tuple(grades))

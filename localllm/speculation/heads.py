@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     Product = Callable[[Floats], Floats]
 
 ARCHITECTURE = "localllm-speculator"
-_MOST_STEPS = 16
+MOST_STEPS = 16
 _LARGEST = 1e4
 _AGAIN = "Fetch or make it again."
 _KEPT_EMBEDDINGS = 1 << 14
@@ -60,26 +60,18 @@ class Heads:
         """Check a file against the model's `embeddings` [vocabulary, hidden]; ConfigurationError says what is wrong."""
         check_weights(file)
         hidden = embeddings.columns
-        steps = file.metadata.integer("speculator.steps", minimum=1, maximum=_MOST_STEPS)
+        steps = file.metadata.integer("speculator.steps", minimum=1, maximum=MOST_STEPS)
         vocabulary = read_vocabulary(file, embeddings.rows)
-
-        def tensor(name: str, *shape: int) -> Tensor:
-            found = file.tensors.get(name)
-            if found is None or found.shape != shape:
-                size = " x ".join(str(length) for length in shape)
-                raise ConfigurationError(f"{file.path} does not fit the model: {name} should be {size}")
-            return found
-
         heads = []
         for step in range(steps):
             name = f"speculator.{step}.up.bias"
             inner = file.tensors[name].shape[0] if name in file.tensors else 0
             up, down = (
-                tensor(f"speculator.{step}.up.weight", inner, 2 * hidden),
-                tensor(f"speculator.{step}.down.weight", hidden, inner),
+                stored(file, f"speculator.{step}.up.weight", inner, 2 * hidden),
+                stored(file, f"speculator.{step}.down.weight", hidden, inner),
             )
-            heads.append(Head(product(up), dequantize(tensor(name, inner)).astype(np.float32), product(down)))
-        output = tensor("speculator.output.weight", len(vocabulary), hidden)
+            heads.append(Head(product(up), dequantize(stored(file, name, inner)).astype(np.float32), product(down)))
+        output = stored(file, "speculator.output.weight", len(vocabulary), hidden)
         return cls(heads, product(output), vocabulary, embeddings)
 
     def embedding(self, token: int) -> Floats:
@@ -111,6 +103,15 @@ def check_weights(file: GGUFFile) -> None:
         values = dequantize(tensor)
         if not (values.size and np.abs(values).max() < _LARGEST):  # false for NaN, too
             raise ConfigurationError(f"{file.path} is damaged: {name} has numbers that are no weights", hint=_AGAIN)
+
+
+def stored(file: GGUFFile, name: str, *shape: int) -> Tensor:
+    """A tensor of the file; ConfigurationError if it is missing or of another shape."""
+    found = file.tensors.get(name)
+    if found is None or found.shape != shape:
+        size = " x ".join(str(length) for length in shape)
+        raise ConfigurationError(f"{file.path} does not fit the model: {name} should be {size}")
+    return found
 
 
 def read_vocabulary(file: GGUFFile, tokens: int) -> npt.NDArray[np.int32]:

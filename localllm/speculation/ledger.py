@@ -23,18 +23,22 @@ class Ledger:
         self._costs = costs
         self.right = 0  # guesses so far
         self._account: float | None = None  # seconds that may be lost
-        self._token = self._row = 0.0  # seconds: what a right guess brings and what each guess costs in this step
+        self.token = self._row = 0.0  # seconds: what a right guess brings and what each guess costs in this step
 
     @property
     def in_debt(self) -> bool:
         """Whether guesses have cost more than they may."""
         return self._account is not None and self._account < 0
 
+    def affords(self, seconds: float) -> bool:
+        """Whether so much may be lost now."""
+        return self._account is None or self._account >= seconds
+
     def begin(self, load: Load) -> None:
         """A step is planned that carries so much without guesses."""
         without = self._costs.seconds(load.rows)
         self._enter(_ALLOWED_LOSS * without)
-        self._token, self._row = without / max(1, load.tokens), 0.0
+        self.token, self._row = without / max(1, load.tokens), 0.0
 
     def _enter(self, won: float) -> None:
         most = _MOST * self._costs.seconds(1)
@@ -49,4 +53,4 @@ class Ledger:
     def settle(self, guesses: int, right: int) -> None:
         """Guesses of one sequence were verified."""
         self.right += right
-        self._enter(right * self._token - guesses * self._row)
+        self._enter(right * self.token - guesses * self._row)

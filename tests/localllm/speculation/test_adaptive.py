@@ -107,6 +107,32 @@ def test_a_drafter_that_costs_time_rests_after_losses() -> None:
     assert guesser.calls < 100
 
 
+@pytest.mark.parametrize("right", [True, False])
+def test_a_drafter_as_slow_as_the_model_is_hardly_asked(right: bool) -> None:
+    spent = 0.0
+
+    class Slow(Guesser):
+        def draft(self, tokens: Sequence[int], most: int, hidden: Any) -> Draft:
+            nonlocal spent
+            spent += most * rising(1)
+            return super().draft(tokens, most, hidden)
+
+    guesser = Slow(1, cheap=False)
+    speculation = AdaptiveSpeculation(lambda: (guesser,), clock=lambda: spent)
+    speculation.observe(1, rising(1))
+    guide, made = speculation.begin(), 0
+    while made < 2000:
+        draft = plan_one(speculation, guide, made + 1)
+        spent += rising(1 + len(draft))
+        speculation.observe(1 + len(draft), rising(1 + len(draft)))
+        accepted = len(draft) if right else 0
+        if len(draft):
+            guide.judge(draft, range(accepted))
+        made += 1 + accepted
+    assert spent < 1.03 * 2000 * rising(1)
+    assert guesser.calls < 30
+
+
 def test_nothing_is_guessed_before_a_step_was_measured() -> None:
     speculation = AdaptiveSpeculation(lambda: (Guesser(1, cheap=True),), clock=still)
     assert plan_one(speculation, speculation.begin(), 1) == NOTHING

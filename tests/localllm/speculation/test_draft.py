@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from localllm.speculation import NOTHING, Draft, chain
+from localllm.speculation.draft import merge
 
 TREE = Draft((5, 6, 7, 5, 8), (-1, 0, -1, 2, 3), (1, 2, 3, 4, 5))
 
@@ -32,3 +33,13 @@ def test_children() -> None:
 def test_keeping_some() -> None:
     assert TREE.keep([2, 3]) == Draft((7, 5), (-1, 0), (3, 4))
     assert TREE.keep([]) == NOTHING
+    assert TREE.first(3) == TREE.keep([0, 1, 2])
+    assert TREE.first(5) == TREE
+
+
+def test_merged_drafts_say_everything_once() -> None:
+    one = Draft((1, 2, 3), (-1, 0, 1), (7, 7, 7))
+    other = Draft((1, 5, 4, 2), (-1, 0, -1, 0), (8, 8, 8, 8))
+    assert merge((one, NOTHING, other)) == Draft((1, 2, 3, 5, 4), (-1, 0, 1, 0, -1), (7, 7, 7, 8, 8))
+    assert merge((one, one)) == one
+    assert merge(()) == NOTHING

@@ -46,7 +46,8 @@ def test_a_quantisation_is_the_same_model_and_other_norms_are_another(tmp_path: 
 
 def test_a_file_of_another_model_is_refused(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     other = changed(tmp_path / "other.gguf", norm=1.01)
-    path = save(tmp_path / "layer.gguf", **{**made_for(other), NAME: "Someone Else"})
+    keys: dict[str, Any] = {**made_for(other), NAME: "Someone Else"}
+    path = save(tmp_path / "layer.gguf", **keys)
     with pytest.raises(ConfigurationError, match=r"layer\.gguf was made for Someone Else and cannot guess for"):
         LLM(str(MODEL), device="reference", speculate=f"heads:{path}")
     check_made_for(open_gguf(path), other)
@@ -74,6 +75,7 @@ def test_an_older_file_is_taken_with_a_note_until_it_is_marked(
 
 
 def test_a_fingerprint_that_is_no_text_is_refused(tmp_path: Path) -> None:
-    path = save(tmp_path / "layer.gguf", **{FINGERPRINT: 3})
+    keys: dict[str, Any] = {FINGERPRINT: 3}
+    path = save(tmp_path / "layer.gguf", **keys)
     with pytest.raises(GGUFError, match="fingerprint"):
         LLM(str(MODEL), device="reference", speculate=f"heads:{path}")
