@@ -1,10 +1,13 @@
-"""Measure everything that the docs claim, and write docs/benchmarks/*.json and docs/benchmarks.md.
+"""Measure everything that the docs claim in one run, and write docs/benchmarks/*.json and docs/benchmarks.md.
 
-    python bench/all.py MODEL OTHER RELU [--only cpu sparse ...] [--quick]
+    python bench/all.py MODEL OTHER RELU DRAFTER [--only cpu sparse ...] [--quick] [--output FOLDER]
 
-MODEL is a small model (smollm2:135m), OTHER one with sliding windows (gemma3:270m), RELU one with ReLU layers. What is
-not run keeps the figures that are there, with their date and machine. Take an idle machine and an hour. `--quick` is
-a few minutes, with fewer rounds. What a card shows: `python bench/card.py`. The page alone: `python bench/page.py`.
+MODEL is a small model (smollm2:135m), OTHER one with sliding windows (gemma3:270m), RELU one with ReLU layers, DRAFTER
+the layer of guesses that `scripts/train_drafter.py` made for MODEL. Take an idle machine and half an hour, and set
+LOCALLLM_FIXTURES and LOCALLLM_TEST_MODELS for the tests. A part that fails is named, and the others go on; the program
+ends with an error then. `--quick` is a few minutes, with fewer rounds, and does not touch the page unless `--output`
+names the folder of its figures. With `--only` what is not run keeps the figures that are there. What a card shows:
+`python bench/card.py`. The page alone: `python bench/page.py`.
 """
 
 from __future__ import annotations
@@ -16,87 +19,16 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from figures import FIGURES
+from parts import PARTS, Part
+
+from localllm.store import resolve_model
+
 ROOT = Path(__file__).resolve().parents[1]
-FIGURES = ROOT / "docs" / "benchmarks"
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """A script and its arguments, in which {model}, {other}, {relu} stand for models and {json} for a file of facts."""
-
-    name: str
-    title: str
-    full: str
-    quick: str
-
-
-PARTS = (
-    Part(
-        "cpu",
-        "Speed on the CPU",
-        "bench/cpu.py {model} {other} {relu} --threads 1 2 --rounds 5 --json {json}",
-        "bench/cpu.py {model} {other} {relu} --threads 1 2 --rounds 1 --json {json}",
-    ),
-    Part(
-        "start",
-        "Starting, memory and rest",
-        "bench/promises.py start {model} --json {json}",
-        "bench/promises.py start {model} --json {json}",
-    ),
-    Part(
-        "busy",
-        "Beside a process that keeps a core busy",
-        "bench/promises.py busy {model} --json {json}",
-        "bench/promises.py busy {model} --json {json}",
-    ),
-    Part(
-        "depth",
-        "Long contexts",
-        "bench/promises.py depth {model} --json {json}",
-        "bench/promises.py depth {model} --json {json}",
-    ),
-    Part(
-        "serve",
-        "Many clients of a server",
-        "bench/promises.py serve {model} --json {json}",
-        "bench/promises.py serve {model} --json {json}",
-    ),
-    Part("tiles", "Kernels of matrix products, one core", "bench/tiles.py", "bench/tiles.py --rounds 3"),
-    Part(
-        "speculation",
-        "Guessing ahead",
-        "bench/speculation.py {model} --threads 2 --rounds 9",
-        "bench/speculation.py {model} --threads 2 --rounds 1 --tokens 64",
-    ),
-    Part(
-        "sparse",
-        "Sparse against exact, in the shape of a 7B model",
-        "bench/sparse.py --shape 7b",
-        "bench/sparse.py --shape 7b",
-    ),
-    Part(
-        "kv",
-        "What types and policies of KV cost",
-        "bench/kv_loss.py {model} --kv f32 q8 q4 q2 sparq:16:128 h2o:256",
-        "bench/kv_loss.py {model} --kv q8 q4 --tokens 2048",
-    ),
-    Part(
-        "needle",
-        "A needle in a haystack",
-        "bench/needle.py {model} --tokens 1000 2000 --kv f16 q4 sparq:16:128 h2o:256 window:256",
-        "bench/needle.py {model} --tokens 500 --kv f16 q4 window:256",
-    ),
-    Part(
-        "stream",
-        "Text without end",
-        "bench/stream.py segments {model} --window 256 --windows 21 --passes 1",
-        "bench/stream.py segments {model} --window 256 --windows 5 --passes 1 --samples 5",
-    ),
-)
+LONGEST = 900  # seconds of a part
 
 
 def machine() -> str:
@@ -107,45 +39,84 @@ def machine() -> str:
     return f"{facts['processor']}, {facts['cores']} cores, {facts['instruction_set']} kernels{cards}"
 
 
-def measure(part: Part, models: dict[str, str], quick: bool, where: str) -> dict[str, Any]:
-    """Run a part; its output, or its facts where it writes some. A failure ends the program."""
+def memory_speed() -> list[float]:
+    """GB/s that one thread and two read now: it differs from hour to hour on a machine that is shared."""
+    from localllm.benchmark import measure_memory_bandwidth
+
+    return [round(measure_memory_bandwidth(threads) / 1e9, 1) for threads in (1, 2)]
+
+
+def commit() -> str:
+    """What was measured; with a + when files differ from it."""
+    command = ["git", "describe", "--always", "--dirty=+", "--exclude=*"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    return done.stdout.strip() or "unknown"
+
+
+def measure(part: Part, models: dict[str, str], quick: bool, run: dict[str, Any]) -> dict[str, Any]:
+    """Run a part; its output and its facts. Raises RuntimeError with what it said when it fails."""
     with tempfile.TemporaryDirectory() as folder:
         facts = Path(folder) / "facts.json"
-        line = (part.quick if quick else part.full).format(json=facts, **models)
-        started = time.monotonic()
-        done = subprocess.run([sys.executable, *line.split()], cwd=ROOT, capture_output=True, text=True, check=False)
-        if done.returncode:
-            raise SystemExit(f"{line} failed:\n{done.stdout}{done.stderr}")
-        found = json.loads(facts.read_text(encoding="utf-8")) if facts.exists() else None
+        template = part.quick if quick else part.full
+        words = [word.format(**models) for word in template.split()]
+        shown = template.format(**{name: Path(model).name for name, model in models.items()})
+        started, before = time.monotonic(), memory_speed()
+        command = [sys.executable, *words, "--json", str(facts)]
+        try:
+            done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=LONGEST)
+        except subprocess.TimeoutExpired as error:
+            raise RuntimeError(f"{shown}: not ready in {LONGEST} s") from error
+        if done.returncode or not facts.exists():
+            raise RuntimeError(f"{shown} ended with {done.returncode}:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
+        output = done.stdout
+        for name in {str(Path(model).parent) for model in models.values()}:
+            output = output.replace(f"{name}/", "")
         return {
             "title": part.title,
-            "command": f"python {line.replace(f' --json {facts}', '')}",
-            "date": datetime.date.today().isoformat(),
-            "machine": where,
+            "command": f"python {shown}",
+            **run,
+            "memory_gb_s": before,
             "seconds": round(time.monotonic() - started),
-            "facts": found,
-            "output": done.stdout.strip().splitlines() if found is None else [],
+            "facts": json.loads(facts.read_text(encoding="utf-8")),
+            "output": output.strip().splitlines(),
         }
 
 
 def main() -> None:
     """Measure, write, make the page."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for name in ("model", "other", "relu"):
+    for name in ("model", "other", "relu", "drafter"):
         parser.add_argument(name)
     parser.add_argument("--only", nargs="+", choices=[part.name for part in PARTS])
+    parser.add_argument("--without", nargs="+", choices=[part.name for part in PARTS], default=[])
     parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--output", type=Path, help="a folder for the figures instead of docs/benchmarks")
     options = parser.parse_args()
-    where = machine()
-    models = {name: getattr(options, name) for name in ("model", "other", "relu")}
-    FIGURES.mkdir(exist_ok=True)
+    if options.quick and options.output is None:
+        parser.error("--quick needs --output: its figures are no measurement")
+    folder: Path = options.output or FIGURES
+    folder.mkdir(exist_ok=True, parents=True)
+    now = datetime.datetime.now()
+    run = {"date": now.date().isoformat(), "run": now.isoformat(timespec="minutes"), "commit": commit()}
+    run["machine"] = machine()
+    named = {name: getattr(options, name) for name in ("model", "other", "relu", "drafter")}
+    models = {name: str(resolve_model(model).path) for name, model in named.items()}
+    started, failed = time.monotonic(), []
     for part in PARTS:
-        if options.only and part.name not in options.only:
+        if (options.only and part.name not in options.only) or part.name in options.without:
             continue
-        facts = measure(part, models, options.quick, where)
-        (FIGURES / f"{part.name}.json").write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
-        print(f"{part.name}: {facts['seconds']} s", flush=True)
-    subprocess.run([sys.executable, str(Path(__file__).parent / "page.py")], check=True)
+        try:
+            facts = measure(part, models, options.quick, run)
+        except RuntimeError as error:
+            failed.append(part.name)
+            print(f"{part.name}: FAILED\n{error}", flush=True)
+            continue
+        (folder / f"{part.name}.json").write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
+        print(f"{part.name}: {facts['seconds']} s, {time.monotonic() - started:.0f} s in all", flush=True)
+    if options.output is None:
+        subprocess.run([sys.executable, str(Path(__file__).parent / "page.py")], check=True)
+    if failed:
+        raise SystemExit(f"failed: {', '.join(failed)}")
 
 
 if __name__ == "__main__":

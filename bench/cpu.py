@@ -1,15 +1,15 @@
-"""Measure models on this machine's CPU and write what docs/benchmarks.md shows.
+"""Measure models on this machine's CPU: tokens per second, and the share of what its memory allows.
 
-    python bench/cpu.py smollm2:135m gemma3:270m [--threads 1 2] [--rounds 3] [--output docs/benchmarks.md]
+    python bench/cpu.py model=smollm2:135m other=gemma3:270m relu=FILE dense=FILE [--threads 1 2] [--rounds 3]
 
-Rounds go over all models and thread counts in turn, so that a busy moment of the machine hits all alike; the table has
-the median of all samples. Beside tokens per second it gives the share of the machine's measured read bandwidth.
+Each is a name and a model; one that is named `dense` computes all neurons of a ReLU model. Rounds go over all models
+and thread counts in turn, so that a busy moment of the machine hits all alike; figures are medians of all samples. The
+memory's figure is the best of all runs with as many threads.
 """
 
 from __future__ import annotations
 
 import argparse
-import datetime
 import json
 import statistics
 import subprocess
@@ -18,78 +18,69 @@ from pathlib import Path
 from typing import Any
 
 COLUMNS = ("prefill_samples", "decode_samples")
+SAMPLES = 3  # of a round
 
 
-def measure(model: str, threads: int, arguments: list[str]) -> dict[str, Any]:
+def measure(name: str, model: str, threads: int) -> dict[str, Any]:
     """One run of `localllm bench`."""
-    command = [sys.executable, "-m", "localllm", "bench", model, "-t", str(threads), "-r", "3", "--json", *arguments]
+    mode = ["--mode", "exact"] if name == "dense" else []
+    command = [
+        sys.executable,
+        "-m",
+        "localllm",
+        "bench",
+        model,
+        "-t",
+        str(threads),
+        "-r",
+        str(SAMPLES),
+        "--json",
+        *mode,
+    ]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise SystemExit(f"{' '.join(command)} failed:\n{done.stderr}")
-    facts: dict[str, Any] = json.loads(done.stdout)
-    return facts
+    return {"name": name, **json.loads(done.stdout), "model": Path(model).name}
 
 
-def merge(runs: list[dict[str, Any]]) -> dict[str, Any]:
+def merge(runs: list[dict[str, Any]], bandwidth: float) -> dict[str, Any]:
     """Medians over the samples of all rounds."""
     result = dict(runs[-1])
     for column in COLUMNS:
         result[column] = [sample for run in runs for sample in run[column]]
     prefill, decode = (statistics.median(result[column]) for column in COLUMNS)
-    bandwidth = max(run["memory_bandwidth"] for run in runs)
     result |= {"prefill_tokens_per_second": prefill, "decode_tokens_per_second": decode, "memory_bandwidth": bandwidth}
     result["memory_bandwidth_fraction"] = decode * result["weight_bytes_per_token"] / bandwidth
     return result
 
 
-def table(results: list[dict[str, Any]], processor: str) -> str:
-    """The page."""
-    lines = [
-        "# Benchmarks",
-        "",
-        f"Measured on {datetime.date.today()} on: {processor}. Command: `python {' '.join(sys.argv)}`.",
-        "Prefill of 512 tokens and decode of 128 tokens, f16 KV, medians; the share is that of decoding in the read",
-        "bandwidth that `numpy.max` reaches with as many threads in the same run (weights only, no KV).",
-        "",
-        "| model | threads | prefill tok/s | decode tok/s | MB a token | GB/s | share of bandwidth |",
-        "|---|---|---|---|---|---|---|",
-    ]
-    for facts in results:
-        used = facts["decode_tokens_per_second"] * facts["weight_bytes_per_token"]
-        lines.append(
-            f"| {facts['model']} | {facts['threads']} | {facts['prefill_tokens_per_second']:.0f} "
-            f"| {facts['decode_tokens_per_second']:.0f} | {facts['weight_bytes_per_token'] / 1e6:.1f} "
-            f"| {used / 1e9:.1f} | {facts['memory_bandwidth_fraction']:.0%} |"
-        )
-    return "\n".join(lines) + "\n"
-
-
 def main() -> None:
-    """Run, merge, write."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("models", nargs="+")
+    """Run, merge, print, write."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("models", nargs="+", metavar="NAME=MODEL")
     parser.add_argument("--threads", nargs="+", type=int, default=[1, 2])
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--output", type=Path)
-    parser.add_argument("--json", type=Path, help="also write every figure here")
+    parser.add_argument("--json", type=Path)
     options = parser.parse_args()
+    named = [entry.split("=", 1) for entry in options.models]
     runs: dict[tuple[str, int], list[dict[str, Any]]] = {}
     for _ in range(options.rounds):
-        for model in options.models:
+        for name, model in named:
             for threads in options.threads:
-                runs.setdefault((model, threads), []).append(measure(model, threads, []))
-    results = [merge(samples) for samples in runs.values()]
-    doctor = subprocess.run(
-        [sys.executable, "-m", "localllm", "doctor", "--quick", "--json"], capture_output=True, text=True, check=True
-    )
-    facts = json.loads(doctor.stdout)
-    processor = f"{facts['processor']}, {facts['cores']} cores, {facts['instruction_set']}"
-    page = table(results, processor)
-    if options.output:
-        options.output.write_text(page, encoding="utf-8")
+                runs.setdefault((name, threads), []).append(measure(name, model, threads))
+    best = {
+        threads: max(run["memory_bandwidth"] for own in runs.values() for run in own if run["threads"] == threads)
+        for threads in options.threads
+    }
+    results = [merge(samples, best[threads]) for (_, threads), samples in runs.items()]
+    for facts in results:
+        print(
+            f"{facts['name']:8} {facts['model']:40} {facts['threads']} threads: prompt "
+            f"{facts['prefill_tokens_per_second']:6,.0f} tok/s, answer {facts['decode_tokens_per_second']:4.0f} tok/s, "
+            f"{facts['memory_bandwidth_fraction']:.0%} of {facts['memory_bandwidth'] / 1e9:.1f} GB/s"
+        )
     if options.json:
-        options.json.write_text(json.dumps(results, indent=1), encoding="utf-8")
-    print(page)
+        options.json.write_text(json.dumps(results), encoding="utf-8")
 
 
 if __name__ == "__main__":

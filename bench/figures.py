@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import operator
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,40 +26,55 @@ def read(name: str) -> Any:
 
 
 def value(name: str) -> float:
-    """`part.figure`, or `cpu.model.threads.figure`; KeyError for one that was not measured."""
+    """`part.figure`, or `cpu.name.threads.figure`; KeyError for one that was not measured."""
     part, _, rest = name.partition(".")
     found = read(part)
     if found is None:
         raise KeyError(name)
     if part == "cpu":
-        model, threads, column = rest.rsplit(".", 2)
+        own, threads, column = rest.split(".")
         for facts in found["facts"]:
-            if (Path(facts["model"]).name, facts["threads"]) == (model, int(threads)):
+            if (facts.get("name"), facts["threads"]) == (own, int(threads)):
                 return float(facts[CPU[column]])
         raise KeyError(name)
-    return float(found["facts"][rest])
+    return float((found["facts"] or {})[rest])
+
+
+def tested(names: list[str]) -> Iterator[bool]:
+    """Of each test whether it ran and did not fail; KeyError for one that no run has seen."""
+    for name in names:
+        found = read("checks")
+        if found is None or name not in found["facts"]["tests"]:
+            raise KeyError(name)
+        result = found["facts"]["tests"][name]
+        yield result["passed"] > 0 and not result["failed"]
 
 
 def filled(row: dict[str, Any]) -> dict[str, str]:
-    """A row as it is shown: asked, seen, held, source and date, which may stand in the source.
+    """A row as it is shown: asked, seen, held, source and date.
 
-    A row with `limits` ([figure, sign, number]) is judged by its figures, and has the command and date of their run.
+    A row with `limits` ([figure, sign, number]) and `tests` is judged by them, and has the commands and date of their
+    run; until such a run has been, it shows what was seen `before`. A row without them says `why` no run can show it.
     """
+    if "why" in row:
+        return {**row, "source": f"{row['source']}; not in the run: {row['why']}" if row["source"] else row["why"]}
+    limits, tests = row.get("limits", []), row.get("tests", [])
+    parts = dict.fromkeys([name.partition(".")[0] for name, _, _ in limits] + (["checks"] if tests else []))
     try:
         seen = _FIELD.sub(lambda field: format(value(field[1]), field[2]), row["seen"])
-    except KeyError:
-        return {**row, "seen": "not in this run", "held": "open", "source": "", "date": ""}
-    if "limits" not in row:
-        return {**row, "seen": seen, "date": row.get("date") or _date(row["source"])}
-    right = [SIGNS[sign](value(name), limit) for name, sign, limit in row["limits"]]
-    runs = [read(name) for name in dict.fromkeys(name.partition(".")[0] for name, _, _ in row["limits"])]
-    commands = ", ".join(f"`{run['command']}`" for run in runs)
-    source = f"{commands}; {row['source']}" if row.get("source") else commands
+        right = [SIGNS[sign](value(name), limit) for name, sign, limit in limits] + list(tested(tests))
+    except KeyError as error:
+        before = row.get("before", {"seen": f"`{error.args[0]}` was not measured", "held": "open", "date": ""})
+        return {**row, "source": "", **before}
+    runs = [read(part) for part in parts if part != "checks"]
+    sources = [f"`{run['command']}`" for run in runs]
+    sources += [f"test{'s' if len(tests) > 1 else ''} {', '.join(f'`{name}`' for name in tests)}"] if tests else []
+    sources += [row["source"]] if row.get("source") else []
     held = "yes" if all(right) else "part" if any(right) else "no"
-    return {**row, "seen": seen, "held": held, "source": source, "date": max(run["date"] for run in runs)}
-
-
-def _date(source: str) -> str:
-    """The day that a source names; tests are run with every change."""
-    day = re.search(r"20\d\d-\d\d-\d\d", source)
-    return day[0] if day else "each CI run" if re.search(r"\btests? `", source) else ""
+    return {
+        **row,
+        "seen": seen,
+        "held": held,
+        "source": "; ".join(sources),
+        "date": max(read(p)["date"] for p in parts),
+    }

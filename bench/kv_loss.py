@@ -51,6 +51,20 @@ def losses(arguments: argparse.Namespace, text: str, kv: str) -> Losses:
     return np.concatenate(found)
 
 
+def memory_ratios(model: str) -> dict[str, float]:
+    """Bytes of a page against those of float16."""
+    from localllm.gguf_io import open_gguf
+    from localllm.kernels.kv_layout import KVLayout, KVType
+    from localllm.models import load_spec
+    from localllm.store import resolve_model
+
+    with open_gguf(resolve_model(model).path) as file:
+        layers = KVLayout.of(load_spec(file)).layers
+    kinds: tuple[KVType, ...] = ("q8", "q4")
+    whole = sum(layer.page_bytes("f16") for layer in layers)
+    return {f"{kind}_bytes": sum(layer.page_bytes(kind) for layer in layers) / whole for kind in kinds}
+
+
 def main() -> None:
     """Print a line for every type and policy."""
     from localllm.losses import cost_of
@@ -65,7 +79,7 @@ def main() -> None:
     parser.add_argument("--file", type=Path)
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
-    facts = {}
+    facts: dict[str, float] = {}
     text = arguments.file.read_text(encoding="utf-8") if arguments.file else python_topics()
     base = losses(arguments, text, "f16")
     print(f"f16  perplexity {math.exp(base.mean()):.4f}, {len(base)} tokens counted", flush=True)
@@ -78,6 +92,7 @@ def main() -> None:
             f"mean size of a token's difference {np.abs(own - base).mean():.5f} nats",
             flush=True,
         )
+    facts |= memory_ratios(arguments.model)
     if arguments.json:
         arguments.json.write_text(json.dumps(facts), encoding="utf-8")
 

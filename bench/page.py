@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from figures import filled, read
+from parts import PARTS
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "benchmarks.md"
-PARTS = ("cpu", "start", "busy", "depth", "serve", "tiles", "speculation", "sparse", "kv", "needle", "stream")
+NAMES = tuple(part.name for part in PARTS)
 ON_A_CARD = ("gpu", "hybrid")
 MARKS = {"yes": "held", "no": "**missed**", "part": "in part", "open": "not measured"}
 UNITS = {"rss_mb": "MB resident", "private_mb": "MB private", "threads": "threads", "handles": "file handles"}
@@ -33,10 +34,10 @@ def speed_table(results: list[dict[str, Any]]) -> list[str]:
     lines = ["| model | threads | prompt tok/s | answer tok/s | MB a token | GB/s | of the memory's GB/s |"]
     lines.append("|---|---|---|---|---|---|---|")
     for facts in results:
-        used = facts["decode_tokens_per_second"] * facts["weight_bytes_per_token"]
-        most = max(other["memory_bandwidth"] for other in results if other["threads"] == facts["threads"])
+        used, most = facts["decode_tokens_per_second"] * facts["weight_bytes_per_token"], facts["memory_bandwidth"]
+        name = f"{facts['model']}, all neurons" if facts["name"] == "dense" else facts["model"]
         lines.append(
-            f"| {Path(facts['model']).name} | {facts['threads']} | {facts['prefill_tokens_per_second']:,.0f} "
+            f"| {name} | {facts['threads']} | {facts['prefill_tokens_per_second']:,.0f} "
             f"| {facts['decode_tokens_per_second']:.0f} | {facts['weight_bytes_per_token'] / 1e6:.1f} "
             f"| {used / 1e9:.1f} | {used / most:.0%} of {most / 1e9:.1f} |"
         )
@@ -49,19 +50,16 @@ def part(name: str) -> list[str]:
     if facts is None:
         return []
     lines = ["", f"## {facts['title']}", "", f"`{facts['command']}`, {facts['date']}, {facts['machine']}.", ""]
+    if "memory_gb_s" in facts:
+        one, two = facts["memory_gb_s"]
+        lines += [f"Before it one thread read {one} GB/s of memory, two {two}.", ""]
     if name == "cpu":
         note = "Prompts of 512 tokens, answers of 128, f16 KV, medians. The share counts all weights and no KV; a model"
         more = "with ReLU reads only the neurons that fire, so it can be above 100%. The memory's figure is the best of"
         last = "all runs."
         return [*lines, note, more, last, "", *speed_table(facts["facts"])]
-    if isinstance(facts.get("calls"), list):
-        for number, found in enumerate(facts["calls"], 1):
-            lines += [f"Call {number}:", ""] if len(facts["calls"]) > 1 else []
-            lines += [*rows(found), ""]
-        return lines[:-1]
-    if isinstance(facts.get("facts"), dict):
-        told = [f"| {key.replace('_', ' ')} | {number:,.4g} |" for key, number in facts["facts"].items()]
-        return [*lines, "| figure | value |", "|---|---|", *told]
+    if "rows" in facts:
+        return [*lines, *rows(facts["rows"])]
     return [*lines, "```", *facts["output"], "```"]
 
 
@@ -111,13 +109,19 @@ def soak() -> list[str]:
         "and of three clients of a server (whole answers, several at once, clients that hang up or vanish, nonsense;",
         f"two models, in the server with room for one). Failures: {facts['failure'] or 'none'}.",
         "",
-        "| | | second quarter, median | last quarter, median | last quarter, most |",
+        "Flat means, and the run judges it itself: through the levels of ten minutes each (the 90th percentile of the",
+        "samples, which is a process with a model in it) after ten minutes of warming up, no line of memory rises by",
+        "more than 1% an hour, and there are never more threads and handles at the end than before.",
+        "",
+        "| | | levels, ten minutes each | rise in an hour | flat |",
         "|---|---|---|---|---|",
     ]
-    for who in ("server", "chat"):
+    for who, found in facts["judged"].items():
+        flat = "yes" if found["flat"] else "**no**"
         for key, unit in UNITS.items():
-            second, last = facts[who]["second_quarter"][key], facts[who]["last_quarter"][key]
-            lines.append(f"| {who} | {unit} | {second['median']:.0f} | {last['median']:.0f} | {last['most']:.0f} |")
+            own = found[key]
+            levels, rises = (own["levels"], f"{own['percent_an_hour']:+.2f}%") if isinstance(own, dict) else (own, "")
+            lines.append(f"| {who} | {unit} | {', '.join(f'{level:.0f}' for level in levels)} | {rises} | {flat} |")
     return [*lines, "", *facts.get("notes", [])]
 
 
@@ -149,10 +153,23 @@ def tests() -> list[str]:
     return lines + [f"| {seconds} | `{name}` |" for seconds, name in facts["slowest"]]
 
 
+def runs() -> list[str]:
+    """Which parts one run of everything has measured, and which are of others."""
+    found = {name: facts for name in NAMES if (facts := read(name)) is not None and "run" in facts}
+    lines = []
+    for run in sorted({facts["run"] for facts in found.values()}, reverse=True):
+        own = {name: facts for name, facts in found.items() if facts["run"] == run}
+        facts = next(iter(own.values()))
+        minutes = sum(facts["seconds"] for facts in own.values()) / 60
+        lines += ["", f"Run of {run.replace('T', ' ')}, commit {facts['commit']}, {facts['machine']}: {len(own)} of"]
+        lines += [f"{len(NAMES)} parts, {minutes:.0f} minutes ({', '.join(own)})."]
+    return lines
+
+
 def page() -> str:
     """The whole document."""
-    lines = INTRODUCTION.splitlines()
-    for name in (*PARTS, *ON_A_CARD):
+    lines = [*INTRODUCTION.splitlines(), *runs()]
+    for name in (*NAMES, *ON_A_CARD):
         lines += part(name)
     return "\n".join([*lines, *asked(), *soak(), *fuzz(), *tests()]) + "\n"
 

@@ -1,6 +1,6 @@
 """What was promised of the CPU beside its speed: starting, sharing the machine, long contexts, many clients.
 
-    python bench/promises.py start|busy|depth|serve MODEL [--threads 2] [--json FILE]
+    python bench/promises.py start|busy|depth|serve MODEL [--threads 2] [--rounds 5] [--json FILE]
 
 Each prints one line a figure and takes less than a minute and a half; on a machine where nothing else runs.
 """
@@ -35,7 +35,8 @@ if TYPE_CHECKING:
     from localllm.kernels.spec import ModelSpec
 
 Figures = dict[str, float]
-PIECE, TURNS = 64, 5  # tokens (a quantised cache seals pages once for them), and how often each gets them
+SHORT, LONG = 32, 512  # words of a prompt; long ones take most of the time, and sixteen take sixteen times as long
+PIECE = 64  # tokens; a quantised cache seals pages once for them
 QUESTION = "Name three things that a gardener does in spring, and say why each of them matters for the summer."
 
 
@@ -50,14 +51,14 @@ def child(command: list[str], environment: dict[str, str]) -> tuple[float, float
     return time.perf_counter() - began, usage.ru_maxrss * 1024 / 1e6
 
 
-def start(model: str, threads: int) -> Figures:
+def start(model: str, threads: int, rounds: int) -> Figures:
     """From the start of the process to its first token (and its end), without and with compiled kernels; at rest."""
     file = str(resolve_model(model).path)
     with tempfile.TemporaryDirectory(prefix="localllm-start-") as home:
         own = {**os.environ, "LOCALLLM_HOME": home, "LOCALLLM_CACHE_DIR": f"{home}/cache"}
         command = [sys.executable, "-m", "localllm", "run", file, QUESTION, "-n", "1", "-t", str(threads)]
         cold, _ = child(command, own)
-        warm = [child(command, own)[0] for _ in range(5)]
+        warm = [child(command, own)[0] for _ in range(rounds)]
         _, most = child([*command[:-4], "-n", "64", "-t", str(threads)], own)
         _, bare = child([sys.executable, "-c", "import numpy, numba, tokenizers, localllm.llm"], own)
     return {
@@ -104,10 +105,10 @@ def bench(model: str, *arguments: str) -> float:
     return float(json.loads(done.stdout)["decode_tokens_per_second"])
 
 
-def busy(model: str, threads: int) -> Figures:
+def busy(model: str, threads: int, rounds: int) -> Figures:
     """Decoding with as many threads as localllm chooses, beside a process that keeps one core busy."""
     alone, beside = [], []
-    for _ in range(3):
+    for _ in range(rounds):
         alone.append(bench(model, "-t", "1"))
         with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as other:
             try:
@@ -138,14 +139,14 @@ class Held:
         return (time.perf_counter() - began) / PIECE
 
 
-def depth(model: str, threads: int) -> Figures:
+def depth(model: str, threads: int, rounds: int) -> Figures:
     """Decoding at 4,096 tokens of context by type of cache, in turn; and what attention reads a second at 8,192."""
     with open_gguf(resolve_model(model).path) as file:
         spec = load_spec(file)
         places: dict[str, tuple[KVType, int]] = {"f16": ("f16", 4096), "q8": ("q8", 4096), "q4": ("q4", 4096)}
         places |= {"short": ("f16", 16), "long": ("f16", 8192 - PIECE)}
         held = {name: Held(spec, threads, kv, at) for name, (kv, at) in places.items()}
-        turns = [{name: own.seconds() for name, own in held.items()} for _ in range(TURNS + 1)][1:]
+        turns = [{name: own.seconds() for name, own in held.items()} for _ in range(rounds + 1)][1:]
         for own in held.values():
             own.executor.close()
     bytes_a_token = sum(layer.page_bytes("f16") for layer in KVLayout.of(spec).layers) / PAGE_SIZE
@@ -160,7 +161,7 @@ def depth(model: str, threads: int) -> Figures:
     }
 
 
-def serve(model: str, threads: int) -> Figures:
+def serve(model: str, threads: int, rounds: int) -> Figures:
     """A server with one client, then with sixteen."""
     with tempfile.TemporaryDirectory(prefix="localllm-serve-") as folder:
         log = Path(folder) / "log"
@@ -181,12 +182,18 @@ def serve(model: str, threads: int) -> Figures:
             server = subprocess.Popen([*command, "-t", str(threads)], stderr=file, stdout=file)
         try:
             url = address(server, log)
-            found = [levels(url) for _ in range(3)]
+            found = [levels(url, SHORT) for _ in range(rounds)]
+            long = [levels(url, LONG) for _ in range(max(1, rounds // 3))]
         finally:
             server.terminate()
             server.wait(60)
     one, many = (statistics.median(pair[index] for pair in found) for index in (0, 1))
-    return {"one_stream": one, "sixteen_streams": many, "ratio": statistics.median(b / a for a, b in found)}
+    return {
+        "one_stream": one,
+        "sixteen_streams": many,
+        "ratio": statistics.median(b / a for a, b in found),
+        "ratio_with_long_prompts": statistics.median(b / a for a, b in long),
+    }
 
 
 def address(server: subprocess.Popen[bytes], log: Path) -> str:
@@ -200,13 +207,13 @@ def address(server: subprocess.Popen[bytes], log: Path) -> str:
     raise SystemExit(f"the server does not listen:\n{log.read_text(encoding='utf-8')}")
 
 
-def levels(url: str) -> tuple[float, float]:
-    """Tokens a second of one client and of sixteen."""
+def levels(url: str, words: int) -> tuple[float, float]:
+    """Tokens a second that one client gets and that sixteen get together, each with a prompt of so many words."""
     command = [sys.executable, "-m", "localllm", "bench", "--serve", url, "--json"]
     found = []
     for clients, requests in ((1, 4), (16, 32)):
         done = subprocess.run(
-            [*command, "--clients", str(clients), "--requests", str(requests)],
+            [*command, "-p", str(words), "--clients", str(clients), "--requests", str(requests)],
             capture_output=True,
             text=True,
             check=False,
@@ -217,7 +224,7 @@ def levels(url: str) -> tuple[float, float]:
     return found[0], found[1]
 
 
-WHAT: dict[str, Callable[[str, int], Figures]] = {"start": start, "busy": busy, "depth": depth, "serve": serve}
+WHAT: dict[str, Callable[[str, int, int], Figures]] = {"start": start, "busy": busy, "depth": depth, "serve": serve}
 
 
 def main() -> None:
@@ -226,9 +233,10 @@ def main() -> None:
     parser.add_argument("what", choices=sorted(WHAT))
     parser.add_argument("model")
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    figures = WHAT[options.what](options.model, options.threads)
+    figures = WHAT[options.what](options.model, options.threads, options.rounds)
     for name, value in figures.items():
         print(f"{name:20} {value:.4g}")
     if options.json:

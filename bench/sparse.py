@@ -141,6 +141,21 @@ class Bench:
             executor.close()
 
 
+def fired(spec: ModelSpec, tokens: list[int]) -> dict[str, float]:
+    """How many neurons a token leaves out, and what the hottest quarter of each layer makes, over a text."""
+    from localllm.profiles import measure_profile
+
+    executor = CpuExecutor(spec, ExecutorOptions(count_activations=True))
+    found = measure_profile(executor, tokens, model="", context=1024)
+    executor.close()
+    facts = {
+        "sparsity": statistics.mean(found.sparsity(layer) for layer in found.layers),
+        "hot_share": found.coverage(0.26),
+    }
+    print(f"{facts['sparsity']:.1%} of the neurons are zero; the hottest 26% make {facts['hot_share']:.1%} of the rest")
+    return facts
+
+
 def main() -> None:
     """Load, run, print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
@@ -156,6 +171,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     count = options.prompt + options.decode
+    facts: dict[str, float] = {}
     if options.model is None:
         spec = random_model(options.shape or "7b", options.density)
         tokens = np.random.default_rng(1).integers(0, 256, count).astype(np.int32)
@@ -170,7 +186,7 @@ def main() -> None:
         text = options.text.read_text("utf-8") if options.text else TEXT
         tokens = np.array(Tokenizer.from_gguf(file).encode(text)[:count], np.int32)
         seen = Tokenizer.from_gguf(file).encode(TEXT)
-    facts: dict[str, float] = {}
+        facts |= fired(spec, seen)
     turbo = None
     if options.turbo is not None:
         from localllm.turbo.calibrate import calibrate
@@ -178,8 +194,9 @@ def main() -> None:
         record = calibrate(spec, seen, model="", budget=options.turbo)
         turbo = record.turbo
         print(f"turbo: {record.cost}")
-        for layer, facts in record.facts.items():
-            print(f"  layer {layer}: by {facts.scores.value}, {facts.kept:.1%} kept, {facts.fired:.1%} fire")
+        facts["turbo_percent"], facts["turbo_error"] = record.cost.percent, record.cost.error_percent
+        for layer, own in record.facts.items():
+            print(f"  layer {layer}: by {own.scores.value}, {own.kept:.1%} kept, {own.fired:.1%} fire")
     for threads in options.threads:
         print(f"{threads} threads, {options.prompt} tokens of prompt")
         bench = Bench(spec, tokens, threads, options.prompt, turbo)

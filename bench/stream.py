@@ -13,10 +13,12 @@ full, a hundred tokens of each in turn, so that a busy moment of the machine hit
 from __future__ import annotations
 
 import argparse
+import json
 import math
 import statistics
 import time
 from array import array
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -47,7 +49,7 @@ class Windows(NextTokenLogprobs):
             print(f"{math.exp(-part.mean()):.2f}", end=" ", flush=True)
 
 
-def segments(arguments: argparse.Namespace) -> None:
+def segments(arguments: argparse.Namespace) -> dict[str, float]:
     """The perplexity of every window in every pass over the text, and of windows from scratch beside it."""
     window, windows = arguments.window, arguments.windows
     text = arguments.file.read() if arguments.file else python_topics()
@@ -67,13 +69,15 @@ def segments(arguments: argparse.Namespace) -> None:
         table = np.exp(losses.reshape(arguments.passes, windows, window).mean(axis=2))
         for row in table:
             print(" ".join(f"{value:.2f}" for value in row), flush=True)
+        facts = {"windows": float(arguments.passes * windows)}
         first = np.array([*table[1:2, 0], *table[0, 1:]])  # of each window of the text, when the cache was full
         if arguments.passes > 1:
-            print(f"worst against the same text when the window was first full: {(table[1:] / first).max():.4f}")
-        compare(llm, ids, losses, window, arguments.samples)
+            facts["worst"] = float((table[1:] / first).max())
+            print(f"worst against the same text when the window was first full: {facts['worst']:.4f}")
+        return facts | compare(llm, ids, losses, window, arguments.samples)
 
 
-def compare(llm: LLM, ids: list[int], losses: np.ndarray, window: int, samples: int) -> None:
+def compare(llm: LLM, ids: list[int], losses: np.ndarray, window: int, samples: int) -> dict[str, float]:
     """At ends of windows spread over the text: the stream against 7/8 of a window (what it keeps on average)."""
     kept = window * 7 // 8
     stream, scratch = [], []
@@ -91,16 +95,18 @@ def compare(llm: LLM, ids: list[int], losses: np.ndarray, window: int, samples: 
         f"{len(change)} positions: stream {math.exp(np.concatenate(stream).mean()):.3f}, from scratch "
         f"{math.exp(np.concatenate(scratch).mean()):.3f}, ratio {math.exp(change.mean()):.4f} +- {error:.4f}"
     )
+    return {"of_anew": math.exp(change.mean()), "of_anew_error": error}
 
 
-def generate(arguments: argparse.Namespace) -> None:
+def generate(arguments: argparse.Namespace) -> dict[str, float]:
     """One long answer, its memory and its first and last thousand; then its next tokens and a fresh one's in turn."""
     sampling = {"temperature": 1.0, "ignore_eos": True}
     options = {"window": arguments.window, "sinks": 4, "kv": arguments.kv, "parallel": 2}
     options["speculate"] = arguments.speculate
     with LLM(arguments.model, device="cpu", threads=arguments.threads, **options) as llm:
         prompt = llm.tokenizer.encode(python_topics()[:2000])
-        long = [*prompt, *answer(llm, prompt, arguments, sampling)]
+        ids, facts = answer(llm, prompt, arguments, sampling)
+        long = [*prompt, *ids]
         fresh = [*prompt, *llm.generate(prompt, max_tokens=2 * arguments.window, seed=2, **sampling).ids]
         speeds: tuple[list[float], list[float]] = [], []
         for round_number in range(arguments.pieces):
@@ -116,21 +122,26 @@ def generate(arguments: argparse.Namespace) -> None:
             f"{statistics.median(speeds[1]):.1f}; {len(ratios)} paired ratios: median {statistics.median(ratios):.4f}, "
             f"half of them from {ratios[len(ratios) // 4]:.3f} to {ratios[-1 - len(ratios) // 4]:.3f}"
         )
+        return facts | {"old_of_fresh": statistics.median(ratios)}
 
 
-def answer(llm: LLM, prompt: list[int], arguments: argparse.Namespace, sampling: dict[str, Any]) -> list[int]:
+def answer(
+    llm: LLM, prompt: list[int], arguments: argparse.Namespace, sampling: dict[str, Any]
+) -> tuple[list[int], dict[str, float]]:
     """Write one long answer; says how much memory there is on the way, and how fast its ends were."""
     import psutil
 
     process, ids, times = psutil.Process(), array("i"), array("d")  # arrays: what is measured is not their memory
+    memory: list[float] = []
     marks = [mark for mark in MARKS if mark < arguments.tokens] + [arguments.tokens]
     for event in llm.stream(prompt, max_tokens=arguments.tokens, seed=1, **sampling):
         if isinstance(event, TextDelta):
             ids.extend(event.ids)
             times.extend([time.perf_counter()] * len(event.ids))
             if len(ids) >= marks[0]:
+                memory.append(process.memory_info().rss / 1e6)
                 print(
-                    f"token {marks.pop(0):6}: process {process.memory_info().rss / 1e6:.1f} MB, KV "
+                    f"token {marks.pop(0):6}: process {memory[-1]:.1f} MB, KV "
                     f"{sum(llm.memory().kv.values()) / 1e6:.1f} MB",
                     flush=True,
                 )
@@ -140,7 +151,8 @@ def answer(llm: LLM, prompt: list[int], arguments: argparse.Namespace, sampling:
         f"{last / first:.4f}; all {(len(times) - 1) / (times[-1] - times[0]):.1f} tok/s",
         flush=True,
     )
-    return ids.tolist()
+    facts = {"first": first, "last": last, "last_of_first": last / first, "grown_mb": memory[-1] - memory[1]}
+    return ids.tolist(), facts | {"kv_mb": sum(llm.memory().kv.values()) / 1e6, "memory_mb": memory[-1]}
 
 
 def main() -> None:
@@ -158,9 +170,12 @@ def main() -> None:
     parser.add_argument("--file", type=argparse.FileType("r", encoding="utf-8"), help="another text")
     parser.add_argument("--tokens", type=int, default=100_000)
     parser.add_argument("--pieces", type=int, default=40, help="hundreds of tokens of each answer at the end")
+    parser.add_argument("--json", type=Path)
     parser.add_argument("--speculate", default="auto", help="off: the same work for every token")
     arguments = parser.parse_args()
-    (segments if arguments.what == "segments" else generate)(arguments)
+    facts = (segments if arguments.what == "segments" else generate)(arguments)
+    if arguments.json:
+        arguments.json.write_text(json.dumps(facts), encoding="utf-8")
 
 
 if __name__ == "__main__":

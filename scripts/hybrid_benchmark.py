@@ -2,7 +2,7 @@
 
     python scripts/hybrid_benchmark.py [--only trip,dense,relu,learned,mixture,prefill,budgets,kl,check]
         [--models FILE...] [--text FILE] [--total SECONDS] [--limit SECONDS] [--out FILE] [--layers N]
-        [--mixture-layers N] [--tiny]
+        [--mixture-layers N] [--tiny] [--warm-only]
 
 Every part runs in a process of its own, which is ended when its time is over, and prints each row when it is measured;
 `--out` also gets every row as a line of JSON. First all parts run with one layer and side by side, which compiles their
@@ -60,6 +60,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--tiny", action="store_true")
     made.add_argument("--warm", action="store_true", help="a short run that compiles the kernels")
     made.add_argument("--no-warm", action="store_true")
+    made.add_argument("--warm-only", action="store_true", help="compile the kernels, measure nothing")
     made.add_argument("--limit", type=float, help="seconds of every part, instead of its own limit")
     made.add_argument("--total", type=float, default=1e9, help="seconds of all parts; what does not fit is left out")
     made.add_argument("--out", type=Path, help="a file that gets every row as a line of JSON")
@@ -114,7 +115,7 @@ def main() -> None:
         end = time.monotonic() + min(WARM_LIMIT, left())
         failed = [part for part, process in running.items() if wait(process, end - time.monotonic())]
         note("kernels compiled", f"failed: {', '.join(failed)}" if failed else "for all parts")
-    for part in wanted:
+    for part in () if given.warm_only else wanted:
         if left() < 5:
             note(part, "left out")
             continue

@@ -67,7 +67,7 @@ def divergence(say: Callable[..., None], path: str, text: Path | None, threads: 
                     larger = losses - max(pure, key=lambda each: float(each.mean()))
                     more = f"; {larger.mean():+.5f} +- {larger.std() / len(larger) ** 0.5:.5f} of the larger of both"
                 agree = float((found.argmax(1) == reference.argmax(1)).mean())
-                what = f"KL, {Path(path).name[:20]}, {rows} rows, {name}"
+                what = f"KL, {Path(path).stem}, {rows} rows, {name}"
                 say(what, f"{loss:.5f} nats", f"top-1 {agree:.1%} of {len(tokens)}{more}", loss=loss, agree=agree)
 
 

@@ -6,6 +6,7 @@ Run it on an idle machine: `python scripts/measure_chat.py [TOKENS_PER_SECOND]`.
 
 from __future__ import annotations
 
+import argparse
 import fcntl
 import json
 import os
@@ -91,7 +92,11 @@ def child(rate: float, folder: Path, report: Path) -> None:
 
 def main() -> None:
     """Run the child in a terminal, drain what it draws, print what it measured."""
-    rate = float(sys.argv[1]) if len(sys.argv) > 1 else 250.0
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("rate", type=float, nargs="?", default=250.0, help="tokens a second")
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    rate = options.rate
     with tempfile.TemporaryDirectory() as name:
         report = Path(name) / "report.json"
         process, terminal = pty.fork()
@@ -118,6 +123,8 @@ def main() -> None:
     print(f"{TOKENS} tokens in {facts['seconds']:.1f} s ({rate:.0f} a second), {drawn / 1e6:.1f} MB drawn")
     print(f"screen (main thread): {facts['screen_share']:.1%} of a core; whole process: {facts['process_share']:.1%}")
     print(f"peak memory: {facts['peak_megabytes']:.0f} MB")
+    if options.json:
+        options.json.write_text(json.dumps(facts), encoding="utf-8")
 
 
 if __name__ == "__main__":

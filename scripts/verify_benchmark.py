@@ -10,6 +10,7 @@ is measured alone too. Numbers of rows take turns, so that a busy moment of the 
 from __future__ import annotations
 
 import argparse
+import json
 import statistics
 import sys
 import time
@@ -118,6 +119,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--share", type=float, default=0.5)
     parser.add_argument("--threads", type=int)
+    parser.add_argument("--json", type=Path)
     given = parser.parse_args()
     shape = SHAPES[given.shape]
     layers = min(given.layers or shape.layers, shape.layers)
@@ -125,9 +127,14 @@ def main() -> None:
     say(f"{given.shape} {given.quant}, {given.device}, {layers} layers", found.step)
     if found.cold:
         say("  the CPU's half alone", found.cold)
+    facts = {f"rows_{count}": seconds / found.step[min(found.step)] for count, seconds in found.step.items()}
     if layers < shape.layers:
         half = measure(random_model(shape, given.quant, layers // 2), given.rows, given)
-        say(f"  of {shape.layers} layers, as told from these", whole(found.step, half.step, layers, shape.layers))
+        told = whole(found.step, half.step, layers, shape.layers)
+        say(f"  of {shape.layers} layers, as told from these", told)
+        facts = {f"rows_{count}": seconds / told[min(told)] for count, seconds in told.items()}
+    if given.json:
+        given.json.write_text(json.dumps(facts), encoding="utf-8")
 
 
 if __name__ == "__main__":

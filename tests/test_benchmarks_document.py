@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -21,14 +22,22 @@ def test_every_row_has_a_source_that_exists() -> None:
     table = json.loads((_ROOT / "docs" / "benchmarks" / "asked.json").read_text(encoding="utf-8"))
     rows = [row for issue in table["issues"] for row in issue["rows"]]
     assert len(rows) > 50
+    parts = {*(part.name for part in runpy.run_path(str(_ROOT / "bench" / "parts.py"))["PARTS"]), "gpu", "hybrid"}
     for row in rows:
-        if "limits" in row:  # judged, dated and sourced by its figures
-            assert set(row) <= {"asked", "seen", "source", "limits"}
-        else:
-            assert {"asked", "seen", "held", "source"} <= set(row) <= {"asked", "seen", "held", "source", "date"}
-            assert row["source"], row
+        judged = {"limits", "tests"} & set(row)
+        if "why" in row:  # no run can show it
+            assert set(row) == {"asked", "seen", "held", "source", "date", "why"}, row
+            assert row["why"], row
             assert row["held"] in ("yes", "no", "part", "open"), row
-        for name in re.findall(r"`((?:tests|scripts|bench)/[^` ]+)", row.get("source", "")):
+        else:  # judged, dated and sourced by its figures and tests
+            assert judged, row
+            assert set(row) <= {"asked", "seen", "source", "before"} | judged, row
+        for name, sign, number in row.get("limits", ()):
+            assert name.partition(".")[0] in parts, name
+            assert sign in ("<", "<=", ">", ">=")
+            assert isinstance(number, int | float)
+        named = re.findall(r"`((?:tests|scripts|bench)/[^` ]+)", row.get("source", ""))
+        for name in [*named, *row.get("tests", ())]:
             file, _, function = name.partition("::")
             assert (_ROOT / file).exists(), name
             assert not function or f"def {function}" in (_ROOT / file).read_text(encoding="utf-8"), name

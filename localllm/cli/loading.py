@@ -55,8 +55,10 @@ def open_model(
     from localllm.llm import LLM
     from localllm.paths import Paths
     from localllm.settings import Settings
+    from localllm.spare_memory import use_one_arena
     from localllm.store.defaults import load_keywords
 
+    use_one_arena()
     check_flags(flags)
     settings = Settings.load({name: flags.get(name) for name in LOAD_SETTINGS})
     values = {name: getattr(settings, name) for name in LOAD_SETTINGS}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,9 @@ def test_the_first_question_of_the_readme(smollm2_path: Path) -> None:
     assert answer.finish_reason == "stop"
 
 
-def test_next_tokens_are_those_of_the_reference(loaded: Any, shared_fixtures: Path) -> None:
+def test_next_tokens_are_those_of_the_reference(
+    loaded: Any, shared_fixtures: Path, record_property: Callable[[str, object], None]
+) -> None:
     """Teacher-forced over the golden answers; the stored-weights reference is the yardstick for agreement."""
     name, llm, _ = loaded
     exact, stored = (golden(shared_fixtures, f"{name}_greedy{kind}.json") for kind in ("_f32w", ""))
@@ -62,15 +65,20 @@ def test_next_tokens_are_those_of_the_reference(loaded: Any, shared_fixtures: Pa
             rest, own_rest = 1 - np.exp(expected).sum(), 1 - np.exp(row[ids]).sum()
             terms = np.exp(expected) @ (expected - row[ids])
             divergence.append(terms + (rest * np.log(rest / own_rest) if rest > 1e-9 else 0.0))
-    print(f"{name}: top-1 {agreed}/{positions}, divergence {np.mean(divergence):.5f} nats")
+    for figure, value in (("top1", agreed), ("positions", positions), ("divergence", np.mean(divergence))):
+        record_property(f"{name}_{figure}", value)
     assert compared >= agreed_stored
     assert np.mean(divergence) <= 0.005
 
 
-def test_perplexity_is_that_of_the_reference(loaded: Any, shared_fixtures: Path) -> None:
+def test_perplexity_is_that_of_the_reference(
+    loaded: Any, shared_fixtures: Path, record_property: Callable[[str, object], None]
+) -> None:
     name, _, llm = loaded
     facts = json.loads((shared_fixtures / "golden" / "real" / "perplexity.json").read_text(encoding="utf-8"))
     value = llm.perplexity(facts["text"], context=512)
+    record_property(f"{name}_perplexity", value)
+    record_property(f"{name}_perplexity_of_golden", value / facts["models"][name]["f32_weights"]["ppl"])
     assert value == pytest.approx(facts["models"][name]["f32_weights"]["ppl"], rel=0.01)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -56,11 +57,14 @@ def test_gemma3(gemma3_path: Path, shared_fixtures: Path) -> None:
     assert np.median(distances) < 2e-3
 
 
-def test_smollm2_perplexity(smollm2_path: Path, shared_fixtures: Path) -> None:
+def test_smollm2_perplexity(
+    smollm2_path: Path, shared_fixtures: Path, record_property: Callable[[str, object], None]
+) -> None:
     """First window of 512 tokens, second half scored."""
     golden = json.loads((shared_fixtures / "golden" / "real" / "perplexity.json").read_text())["models"]["smollm2"]
     window = golden["token_ids"][:512]
     logs = _log_probabilities(logits_of(ReferenceExecutor(load_spec(open_gguf(smollm2_path))), window))
     losses = [-logs[position - 1, window[position]] for position in range(257, 512)]
     expected = golden["f32_weights"]["running_ppl_after_chunk"][0]
+    record_property("reference_perplexity_of_golden", np.exp(np.mean(losses)) / expected)
     assert abs(np.exp(np.mean(losses)) / expected - 1) < 1e-3
