@@ -61,15 +61,21 @@ def open_executor(spec: ModelSpec, device: Device, options: ExecutorOptions) -> 
 
 def _on_gpu(spec: ModelSpec, options: ExecutorOptions) -> Executor:
     _check_packages()
-    from .gpu.executor import GpuExecutor
+    from .gpu.beginning import hash_compiler, quick_imports
 
+    with quick_imports():
+        from .gpu.executor import GpuExecutor
+    hash_compiler()
     return GpuExecutor(spec, options)
 
 
 def _hybrid(spec: ModelSpec, options: ExecutorOptions) -> Executor:
     _check_packages()
-    from .hybrid.opening import open_hybrid
+    from .gpu.beginning import hash_compiler, quick_imports
 
+    with quick_imports():
+        from .hybrid.opening import open_hybrid
+    hash_compiler()
     return open_hybrid(spec, options)
 
 

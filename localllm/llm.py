@@ -131,7 +131,7 @@ class LLM:
                     vram=vram,
                     progress=report,
                     selective=self._selective,
-                    repacked=repacked_file(self._file),
+                    repacked=repacked_file(self._file) if profiled else None,
                     kv_pages=engine_options.pages(self.spec, ExecutorOptions().max_rows),
                     kv_type=kv,
                     rates=measured_rates(self.path, len(self.spec.layers)) if profiled else (),

@@ -38,8 +38,7 @@ class Activation:
     formats: Format
     planes: torch.Tensor
     quants: torch.Tensor
-    scales: torch.Tensor
-    sums: torch.Tensor
+    facts: torch.Tensor
     natural: torch.Tensor
     short: torch.Tensor
     fragments: torch.Tensor
@@ -56,8 +55,8 @@ class Activation:
 
     @property
     def pointers(self) -> tuple[torch.Tensor, ...]:
-        """The six output arguments of a program that stores activations."""
-        return self.planes, self.quants, self.scales, self.sums, self.natural, self.short
+        """The five output arguments of a program that stores activations."""
+        return self.planes, self.quants, self.facts, self.natural, self.short
 
     @property
     def nbytes(self) -> int:
@@ -85,8 +84,7 @@ def make_activation(
         formats,
         buffer(Format.PLANES, width, torch.float32),
         buffer(Format.BYTES, width, torch.int8),
-        buffer(Format.BYTES, width // 16, torch.float32),
-        buffer(Format.BYTES, width // 16, torch.float32),
+        buffer(Format.BYTES, width // 8, torch.float32),
         buffer(Format.NATURAL, width, torch.float32),
         both[ahead * fragments_width :].view(tensor_core_rows, width),
         both[: ahead * fragments_width].view(ahead, fragments_width),

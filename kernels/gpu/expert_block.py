@@ -158,7 +158,7 @@ class ExpertBlock:
             nothing if linear.bias is None else linear.bias,
             nothing if second.bias is None else second.bias,
             space.parts,
-            *((nothing,) * 5 if out is None else out.pointers[:5]),
+            *((nothing,) * 4 if out is None else out.pointers[:4]),
             N=shape.rows,
             KP=shape.padded_columns,
             TOP_K=block.block.top_k,

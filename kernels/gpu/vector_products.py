@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from .matrix import PackedMatrix
 
 
+_ONE_MATRIX = (gemv_programs.PLAIN.value, gemv_programs.RESIDUAL.value)
+
+
 @dataclass(frozen=True, slots=True)
 class Tile:
     """The tile of a gemv: units of K a step, warps side by side over rows, row groups a thread."""
@@ -61,14 +64,14 @@ class VectorProducts:
                 formats |= Format.BYTES if self.arithmetic == "int8" else Format.PLANES
         return formats
 
-    def inputs(self, matrix: PackedMatrix, x: Activation) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """A gemv's x, x_scale and x_sum."""
+    def inputs(self, matrix: PackedMatrix, x: Activation) -> tuple[torch.Tensor, torch.Tensor]:
+        """A gemv's x and x_facts."""
         nothing = self.gpu.nothing
         if matrix.shape.family.dense:
-            return x.natural, nothing, nothing
+            return x.natural, nothing
         if self.arithmetic == "int8":
-            return x.words, x.scales, x.sums
-        return x.planes, nothing, nothing
+            return x.words, x.facts
+        return x.planes, nothing
 
     def tile(self, matrix: PackedMatrix, rows: int, end: int, formats: Format = Format.NONE) -> Tile:
         """Tile sizes of a gemv. A program that stores BYTES must make 16 outputs."""
@@ -85,6 +88,8 @@ class VectorProducts:
             return Tile(step, 1, 4)
         if self.arithmetic == "float32" or family.dense:
             return Tile(step, 1, 2 if family.bits < 16 and end == gemv_programs.PLAIN.value else 1)
+        if rows == 2 and family.bits == 4 and family.form is Form.HALF and end in _ONE_MATRIX:
+            return Tile(min(step, 64), 2, 2)  # all programs lie on the card at once
         if rows > 1 and units > 128:  # a long row in few steps: they are unrolled, and compiling takes its time
             return Tile(step, 4, 1) if whole else Tile(step, 2, 1)
         if rows > 1:
@@ -125,7 +130,7 @@ class VectorProducts:
             "STRIDE": 0,
             "SOFTCAP": 0.0,
         } | given
-        outputs = out.pointers if out is not None else (nothing,) * 6
+        outputs = out.pointers if out is not None else (nothing,) * 5
         gemv_programs.gemv[(-(-shape.rows // tile.rows),)](
             matrix.numbers,
             matrix.high,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import gc
 import importlib
 import io
 import os
@@ -104,6 +106,7 @@ def cli(ctx: click.Context) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> Any:
     """Run the command line and exit: 0 fine, 1 the error was explained, 2 wrong usage, 130 interrupted."""
+    atexit.register(gc.freeze)  # what is left goes with the process: Python would look through all of it first
     _open_what_is_closed()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":

@@ -112,7 +112,7 @@ def _update(
 @triton.jit
 def attend(
     q, q_sink, k_pool, v_pool, M, tiles, tables, sink_tokens, window_starts, row_index, positions, ancestors,
-    sink_logits, scale, partial, partial_sums, planes, o_quants, o_scales, o_sums, natural, short,
+    sink_logits, scale, partial, partial_sums, planes, o_quants, o_facts, natural, short,
     HEADS: tl.constexpr, KV_HEADS: tl.constexpr, DK: tl.constexpr, DV: tl.constexpr, BK: tl.constexpr, D2: tl.constexpr,
     B2: tl.constexpr, BV: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, TABLE_STRIDE: tl.constexpr,
     SPLITS: tl.constexpr, WINDOW: tl.constexpr, SOFTCAP: tl.constexpr, SINKS: tl.constexpr,
@@ -207,14 +207,14 @@ def attend(
     out_row = first_row + tl.where(used, line // GROUP, 0)
     out_start = (kv_head * GROUP + line % GROUP) * DV + column
     store_activation(
-        planes, o_quants, o_scales, o_sums, natural, short, out_row, out_start, tl.reshape(acc, [A, WIDTH]), used, KP,
+        planes, o_quants, o_facts, natural, short, out_row, out_start, tl.reshape(acc, [A, WIDTH]), used, KP,
         FORMATS,
     )
 
 
 @triton.jit
 def merge(
-    partial, partial_sums, tiles, planes, o_quants, o_scales, o_sums, natural, short, HEADS: tl.constexpr,
+    partial, partial_sums, tiles, planes, o_quants, o_facts, natural, short, HEADS: tl.constexpr,
     KV_HEADS: tl.constexpr, DV: tl.constexpr, BV: tl.constexpr, BM: tl.constexpr, SPLITS: tl.constexpr,
     KP: tl.constexpr, FORMATS: tl.constexpr, PDL: tl.constexpr,
 ):
@@ -250,6 +250,6 @@ def merge(
     row = first_row + line // GROUP + tl.zeros([A], tl.int32)
     start = (kv_head * GROUP + line % GROUP) * DV + column
     store_activation(
-        planes, o_quants, o_scales, o_sums, natural, short, row, start, tl.reshape(acc, [A, WIDTH]), column < DV, KP,
+        planes, o_quants, o_facts, natural, short, row, start, tl.reshape(acc, [A, WIDTH]), column < DV, KP,
         FORMATS,
     )

@@ -21,7 +21,7 @@ GROUP = tl.constexpr(Form.GROUP.value)
 
 # Formats of an activation row of K columns, padded to KP (a multiple of 64); a set of them is a sum.
 PLANES = tl.constexpr(1)  # float32, plane 2c+h holds elements 64p + 32h + 16g + 4j + c at 8p + 4g + j: see layouts.py
-BYTES = tl.constexpr(2)  # int8 in natural order, per 16 elements a float32 scale and scale * sum
+BYTES = tl.constexpr(2)  # int8 in the order of `byte_place`, per 16 elements a float32 scale and scale * sum
 NATURAL = tl.constexpr(4)  # float32 in natural order
 SHORT = tl.constexpr(8)  # float16, bfloat16 or float32 in natural order: input of tensor cores
 FRAGMENTS = tl.constexpr(16)  # as SHORT, in the order of `fragment_place`: FRAGMENT_ROWS rows that lie before SHORT's
@@ -142,8 +142,20 @@ def fragment_place(row, e, KP: tl.constexpr):
 
 
 @triton.jit
+def byte_place(e, KP: tl.constexpr):
+    """Where BYTES has columns e..e+15 of a row, e a multiple of 16: low ones of all units (unpack.py), then high ones."""
+    return e // 32 % 2 * (KP // 2) + e // 64 * 32 + e % 32
+
+
+@triton.jit
+def byte_facts_place(e):
+    """Where a row's facts have the scale of columns e..e+15; scale * sum lies two behind it."""
+    return e // 64 * 8 + e // 16 % 2 * 4 + e // 32 % 2
+
+
+@triton.jit
 def store_activation(
-    planes, quants, scales, sums, natural, short, row, start, v, ok, KP: tl.constexpr, FORMATS: tl.constexpr
+    planes, quants, facts, natural, short, row, start, v, ok, KP: tl.constexpr, FORMATS: tl.constexpr
 ):
     """Store groups of elements v [A, width], from element `start` [A] of activation row `row` [A], in all FORMATS.
 
@@ -162,10 +174,11 @@ def store_activation(
         inverse = tl.where(largest > 0, 127.0 / tl.maximum(largest, 1e-30), 0.0)
         n = round_to_integer(v * inverse[:, None])
         scale = largest * (1.0 / 127.0)
-        group = row * (KP // 16) + start // 16
-        tl.store(quants + line + e, n.to(tl.int8), mask=mask)
-        tl.store(scales + group, scale, mask=ok)
-        tl.store(sums + group, tl.sum(n, 1) * scale, mask=ok)
+        at = facts + row * (KP // 8) + byte_facts_place(start)
+        place = byte_place(start, KP)[:, None] + tl.arange(0, 16)[None, :]
+        tl.store(quants + line + place, n.to(tl.int8), mask=mask)
+        tl.store(at, scale, mask=ok)
+        tl.store(at + 2, tl.sum(n, 1) * scale, mask=ok)
     if FORMATS & 4:
         tl.store(natural + line + e, v, mask=mask)
     if FORMATS & 8:
@@ -177,7 +190,7 @@ def store_activation(
 
 @triton.jit
 def store_activation_part(
-    planes, quants, scales, sums, natural, short, row, e, v, ok, KP: tl.constexpr, FORMATS: tl.constexpr,
+    planes, quants, facts, natural, short, row, e, v, ok, KP: tl.constexpr, FORMATS: tl.constexpr,
     SHORT_SCALE: tl.constexpr,
 ):
     """As `store_activation`, for the elements e [R] of one program; BYTES needs R = 16, a whole group."""
@@ -191,10 +204,11 @@ def store_activation_part(
         inverse = tl.where(largest > 0, 127.0 / tl.maximum(largest, 1e-30), 0.0)
         n = round_to_integer(v * inverse)
         scale = largest * (1.0 / 127.0)
-        group = row * (KP // 16) + tl.program_id(0)
-        tl.store(quants + row * KP + e, n.to(tl.int8), mask=ok)
-        tl.store(scales + group, scale)
-        tl.store(sums + group, tl.sum(n, 0) * scale)
+        start = tl.program_id(0) * 16
+        at = facts + row * (KP // 8) + byte_facts_place(start)
+        tl.store(quants + row * KP + byte_place(start, KP) + tl.arange(0, 16), n.to(tl.int8), mask=ok)
+        tl.store(at, scale)
+        tl.store(at + 2, tl.sum(n, 0) * scale)
     if FORMATS & 4:
         tl.store(natural + row * KP + e, v, mask=ok)
     if FORMATS & 8:

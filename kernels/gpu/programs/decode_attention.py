@@ -57,7 +57,7 @@ def _vector(
 def attend_one(
     qkv, k_pool, v_pool, slots, cos_sin, M, q_gain, q_bias, q_eps, k_gain, k_bias, k_eps, tables, sink_tokens,
     window_starts, row_index, positions, sink_logits, scale, partial, partial_sums, counters,
-    planes, o_quants, o_scales, o_sums, natural, short,
+    planes, o_quants, o_facts, natural, short,
     STRIDE: tl.constexpr, HEADS: tl.constexpr, KV_HEADS: tl.constexpr, DK: tl.constexpr, DV: tl.constexpr,
     B: tl.constexpr, T: tl.constexpr, TABLE_STRIDE: tl.constexpr, SPLITS: tl.constexpr, WINDOW: tl.constexpr,
     SOFTCAP: tl.constexpr, SINKS: tl.constexpr, HAS_SINK_LOGITS: tl.constexpr, HALF: tl.constexpr,
@@ -162,6 +162,6 @@ def attend_one(
     A: tl.constexpr = B // WIDTH
     column = tl.arange(0, A) * WIDTH
     store_activation(
-        planes, o_quants, o_scales, o_sums, natural, short, row + tl.zeros([A], tl.int32), head * DV + column,
+        planes, o_quants, o_facts, natural, short, row + tl.zeros([A], tl.int32), head * DV + column,
         tl.reshape(acc, [A, WIDTH]), column < DV, KP, FORMATS,
     )

@@ -98,8 +98,8 @@ def sort_by_expert(
 
 @triton.jit
 def expert_gemv(
-    quants, high, scales, supers, quants_b, high_b, scales_b, supers_b, chosen, x, x_scale, x_sum, bias, bias_b, y,
-    planes, o_quants, o_scales, o_sums, natural, N: tl.constexpr, KP: tl.constexpr,
+    quants, high, scales, supers, quants_b, high_b, scales_b, supers_b, chosen, x, x_facts, bias, bias_b, y,
+    planes, o_quants, o_facts, natural, N: tl.constexpr, KP: tl.constexpr,
     TOP_K: tl.constexpr, BY_SLOT: tl.constexpr, Q: tl.constexpr, H: tl.constexpr, S: tl.constexpr, P: tl.constexpr,
     U: tl.constexpr, W: tl.constexpr, G: tl.constexpr, BITS: tl.constexpr, FORM: tl.constexpr, BYTES: tl.constexpr,
     GATED: tl.constexpr, PLAIN: tl.constexpr, HAS_BIAS: tl.constexpr, ACTIVATION: tl.constexpr, OUT_KP: tl.constexpr,
@@ -124,11 +124,10 @@ def expert_gemv(
     )
     x_row = slot if BY_SLOT else slot // TOP_K
     x += x_row * (KP // 4 if BYTES else KP)
-    x_scale += x_row * (KP // 16)
-    x_sum += x_row * (KP // 16)
+    x_facts += x_row * (KP // 8)
     rows = finish_rows(
-        quants + expert * Q, high + expert * H, scales + expert * S, supers + expert * P, row0, first, x, x_scale,
-        x_sum, KP, 1, U, W, G, BITS, FORM, BYTES,
+        quants + expert * Q, high + expert * H, scales + expert * S, supers + expert * P, row0, first, x, x_facts,
+        KP, 1, U, W, G, BITS, FORM, BYTES,
     )
     if GATED:
         first = request(
@@ -137,7 +136,7 @@ def expert_gemv(
         )
         rows = rows + finish_rows(
             quants_b + expert * Q, high_b + expert * H, scales_b + expert * S, supers_b + expert * P, row0, first, x,
-            x_scale, x_sum, KP, 1, U, W, G, BITS, FORM, BYTES,
+            x_facts, KP, 1, U, W, G, BITS, FORM, BYTES,
         )
         rows = sum_threads(rows, 2, R)
     else:
@@ -159,5 +158,5 @@ def expert_gemv(
             o = activate(o, ACTIVATION)
         o = tl.where(ok, o, 0.0)
         store_activation_part(
-            planes, o_quants, o_scales, o_sums, natural, planes, slot, e, o, e < OUT_KP, OUT_KP, FORMATS, 1.0
+            planes, o_quants, o_facts, natural, planes, slot, e, o, e < OUT_KP, OUT_KP, FORMATS, 1.0
         )

@@ -32,7 +32,7 @@ def request(
 
 @triton.jit
 def _add_chunk(
-    sums, chunk, u0, x, x_scale, x_sum, KP: tl.constexpr, M: tl.constexpr, U: tl.constexpr, W: tl.constexpr,
+    sums, chunk, u0, x, x_facts, KP: tl.constexpr, M: tl.constexpr, U: tl.constexpr, W: tl.constexpr,
     G: tl.constexpr, BITS: tl.constexpr, FORM: tl.constexpr, BYTES: tl.constexpr,
 ):
     """Add the units from u0 of every row of x to `sums`, a tuple of M tiles [U, W, G, 4]."""
@@ -48,9 +48,9 @@ def _add_chunk(
         if BYTES:
             low, high = byte_words(w, w2, bits, u, BITS)
             for m in tl.static_range(M):
-                group, row = m * (KP // 16), x + m * (KP // 4)
+                row = x + m * (KP // 4)
                 part = unit_dot_bytes(
-                    low, high, a0, a1, m0, m1, row, x_scale + group, x_sum + group, u, KP, U, W, G, BITS, FORM
+                    low, high, a0, a1, m0, m1, row, x_facts + m * (KP // 8), u, KP, U, W, G, BITS, FORM
                 )
                 result = result + (sums[m] + part,)
         else:
@@ -62,18 +62,18 @@ def _add_chunk(
 
 @triton.jit
 def finish_rows(
-    quants, high, scales, supers, row0, first, x, x_scale, x_sum, KP: tl.constexpr, M: tl.constexpr, U: tl.constexpr,
+    quants, high, scales, supers, row0, first, x, x_facts, KP: tl.constexpr, M: tl.constexpr, U: tl.constexpr,
     W: tl.constexpr, G: tl.constexpr, BITS: tl.constexpr, FORM: tl.constexpr, BYTES: tl.constexpr,
 ):
     """M tiles [U, W, G, 4] of sums inside a thread, of 4WG rows; `first` is the first chunk, already requested."""
     sums = ()
     for m in tl.static_range(M):
         sums = sums + (tl.zeros([U, W, G, 4], tl.float32),)
-    sums = _add_chunk(sums, first, 0, x, x_scale, x_sum, KP, M, U, W, G, BITS, FORM, BYTES)
+    sums = _add_chunk(sums, first, 0, x, x_facts, KP, M, U, W, G, BITS, FORM, BYTES)
     UNITS: tl.constexpr = KP // (32 if BITS < 16 else (8 if BITS == 16 else 4))
     for u0 in tl.static_range(U, UNITS, U):
         chunk = request(quants, high, scales, supers, row0, u0, KP, U, W, G, BITS, FORM)
-        sums = _add_chunk(sums, chunk, u0, x, x_scale, x_sum, KP, M, U, W, G, BITS, FORM, BYTES)
+        sums = _add_chunk(sums, chunk, u0, x, x_facts, KP, M, U, W, G, BITS, FORM, BYTES)
     return sums
 
 
@@ -120,8 +120,8 @@ def inverse_rms(square_sums, row, eps, PARTS: tl.constexpr, K: tl.constexpr):
 
 @triton.jit
 def gemv(
-    quants, high, scales, supers, quants_b, high_b, scales_b, supers_b, x, x_scale, x_sum, square_sums, eps, y, bias,
-    bias_b, residual, gain, square_sums_out, factor, planes, o_quants, o_scales, o_sums, natural, short,
+    quants, high, scales, supers, quants_b, high_b, scales_b, supers_b, x, x_facts, square_sums, eps, y, bias,
+    bias_b, residual, gain, square_sums_out, factor, planes, o_quants, o_facts, natural, short,
     N: tl.constexpr, K: tl.constexpr, KP: tl.constexpr, M: tl.constexpr, U: tl.constexpr, W: tl.constexpr,
     G: tl.constexpr, BITS: tl.constexpr, FORM: tl.constexpr, BYTES: tl.constexpr, END: tl.constexpr,
     HAS_BIAS: tl.constexpr, ACTIVATION: tl.constexpr, NORM_PARTS: tl.constexpr, STRIDE: tl.constexpr,
@@ -147,10 +147,14 @@ def gemv(
         before = ()
         for m in tl.static_range(M):
             before = before + (tl.load(residual + m * N + e, mask=ok, other=0.0),)
-    rows = finish_rows(quants, high, scales, supers, row0, first, x, x_scale, x_sum, KP, M, U, W, G, BITS, FORM, BYTES)
+    inverses = ()
+    if NORM_PARTS and M > 1:  # under way beside the first rows; one row has no registers to spare for it
+        for m in tl.static_range(M):
+            inverses = inverses + (inverse_rms(square_sums, m, eps, NORM_PARTS, K),)
+    rows = finish_rows(quants, high, scales, supers, row0, first, x, x_facts, KP, M, U, W, G, BITS, FORM, BYTES)
     if END == GATED:
         rows = rows + finish_rows(
-            quants_b, high_b, scales_b, supers_b, row0, first_b, x, x_scale, x_sum, KP, M, U, W, G, BITS, FORM, BYTES
+            quants_b, high_b, scales_b, supers_b, row0, first_b, x, x_facts, KP, M, U, W, G, BITS, FORM, BYTES
         )
         rows = sum_threads(rows, 2 * M, R)
     else:
@@ -162,7 +166,10 @@ def gemv(
     for m in tl.static_range(M):
         o = rows[m]
         if NORM_PARTS:
-            inverse = inverse_rms(square_sums, m, eps, NORM_PARTS, K)
+            if M > 1:
+                inverse = inverses[m]
+            else:
+                inverse = inverse_rms(square_sums, 0, eps, NORM_PARTS, K)
             o = o * inverse
         if HAS_BIAS:
             o = o + shift
@@ -188,5 +195,5 @@ def gemv(
                 o = o * gains
             o = tl.where(ok, o, 0.0)
             store_activation_part(
-                planes, o_quants, o_scales, o_sums, natural, short, m, e, o, e < OUT_KP, OUT_KP, FORMATS, SHORT_SCALE
+                planes, o_quants, o_facts, natural, short, m, e, o, e < OUT_KP, OUT_KP, FORMATS, SHORT_SCALE
             )

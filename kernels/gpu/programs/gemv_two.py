@@ -9,7 +9,7 @@ from .gemv import finish_rows, inverse_rms, request, sum_threads
 
 @triton.jit
 def _segment(
-    quants, high, scales, supers, row0, x, x_scale, x_sum, square_sums, eps, y, bias, N: tl.constexpr,
+    quants, high, scales, supers, row0, x, x_facts, square_sums, eps, y, bias, N: tl.constexpr,
     K: tl.constexpr, KP: tl.constexpr, M: tl.constexpr, U: tl.constexpr, W: tl.constexpr, G: tl.constexpr,
     BITS: tl.constexpr, FORM: tl.constexpr, BYTES: tl.constexpr, HAS_BIAS: tl.constexpr, NORM_PARTS: tl.constexpr,
     STRIDE: tl.constexpr, PDL: tl.constexpr,
@@ -19,7 +19,7 @@ def _segment(
     first = request(quants, high, scales, supers, row0, 0, KP, U, W, G, BITS, FORM)
     wait_for_inputs(PDL)
     rows = finish_rows(
-        quants, high, scales, supers, row0, first, x, x_scale, x_sum, KP, M, U, W, G, BITS, FORM, BYTES
+        quants, high, scales, supers, row0, first, x, x_facts, KP, M, U, W, G, BITS, FORM, BYTES
     )
     rows = sum_threads(rows, M, R)
     e = row0 + tl.arange(0, R)
@@ -34,7 +34,7 @@ def _segment(
 
 @triton.jit
 def gemv_two(
-    quants, high, scales, supers, quants_b, high_b, scales_b, supers_b, x, x_scale, x_sum, square_sums, eps, y, bias,
+    quants, high, scales, supers, quants_b, high_b, scales_b, supers_b, x, x_facts, square_sums, eps, y, bias,
     N: tl.constexpr, N_B: tl.constexpr, K: tl.constexpr, KP: tl.constexpr, M: tl.constexpr, U: tl.constexpr,
     W: tl.constexpr, G: tl.constexpr, BITS: tl.constexpr, FORM: tl.constexpr, BITS_B: tl.constexpr,
     FORM_B: tl.constexpr, BYTES: tl.constexpr, HAS_BIAS: tl.constexpr, NORM_PARTS: tl.constexpr,
@@ -46,11 +46,11 @@ def gemv_two(
     pid = tl.program_id(0)
     if pid < PROGRAMS:
         _segment(
-            quants, high, scales, supers, pid * R, x, x_scale, x_sum, square_sums, eps, y, bias, N, K, KP, M, U, W, G,
+            quants, high, scales, supers, pid * R, x, x_facts, square_sums, eps, y, bias, N, K, KP, M, U, W, G,
             BITS, FORM, BYTES, HAS_BIAS, NORM_PARTS, STRIDE, PDL,
         )
     else:
         _segment(
-            quants_b, high_b, scales_b, supers_b, (pid - PROGRAMS) * R, x, x_scale, x_sum, square_sums, eps, y + N,
+            quants_b, high_b, scales_b, supers_b, (pid - PROGRAMS) * R, x, x_facts, square_sums, eps, y + N,
             bias + N, N_B, K, KP, M, U, W, G, BITS_B, FORM_B, BYTES, HAS_BIAS, NORM_PARTS, STRIDE, PDL,
         )

@@ -104,7 +104,7 @@ def normalise(
 @triton.jit
 def finish_rows(
     parts, shares, extra, extra_gate, post_gain, post_bias, post_eps, residual, factor, gain, norm_bias, eps, rows,
-    planes, o_quants, o_scales, o_sums, natural, short, K: tl.constexpr, KP: tl.constexpr, A: tl.constexpr,
+    planes, o_quants, o_facts, natural, short, K: tl.constexpr, KP: tl.constexpr, A: tl.constexpr,
     STEP: tl.constexpr, PARTS: tl.constexpr, PART_STEP: tl.constexpr, ROW_STEP: tl.constexpr,
     HAS_SHARES: tl.constexpr, HAS_EXTRA: tl.constexpr, HAS_EXTRA_GATE: tl.constexpr, POST: tl.constexpr,
     POST_GAIN: tl.constexpr, POST_BIAS: tl.constexpr, NORM: tl.constexpr, HAS_GAIN: tl.constexpr,
@@ -140,4 +140,4 @@ def finish_rows(
     v = normalise(v, ok, gains, biases, eps, K, NORM, HAS_GAIN, NORM_BIAS)
     start = 16 * tl.arange(0, A)
     row = m + tl.zeros([A], tl.int32)
-    store_activation(planes, o_quants, o_scales, o_sums, natural, short, row, start, v, start < KP, KP, FORMATS)
+    store_activation(planes, o_quants, o_facts, natural, short, row, start, v, start < KP, KP, FORMATS)

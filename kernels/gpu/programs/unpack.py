@@ -225,32 +225,33 @@ def _dot16(words, x, nothing, U: tl.constexpr, W: tl.constexpr, G: tl.constexpr)
 
 @triton.jit
 def unit_dot_bytes(
-    low, high, low_scale, high_scale, low_minimum, high_minimum, x, x_scale, x_sum, u, KP: tl.constexpr,
+    low, high, low_scale, high_scale, low_minimum, high_minimum, x, x_facts, u, KP: tl.constexpr,
     U: tl.constexpr, W: tl.constexpr, G: tl.constexpr, BITS: tl.constexpr, FORM: tl.constexpr,
 ):
-    """[U, W, G, 4] partial sums with products of bytes; x int32 words of an int8 row, x_scale and x_sum per 16."""
+    """[U, W, G, 4] partial sums with products of bytes; x_facts: see common.byte_facts_place."""
     MASK: tl.constexpr = (KP // 32) % U != 0
-    at = x + (u // 2 * 16 + u % 2 * 4)[:, None, None] + tl.arange(0, 4)[None, None, :]
-    at = tl.broadcast_to(at, [U, W, 4])
-    group = u // 2 * 4 + u % 2
+    j = tl.arange(0, 4)[None, None, :]
+    at = tl.broadcast_to(x + (u * 4)[:, None, None] + j, [U, W, 4])
+    facts = tl.broadcast_to(x_facts + (u * 4)[:, None, None] + j, [U, W, 4])
     if MASK:
-        ok = u < KP // 32
-        x0, x1 = tl.load(at, mask=ok[:, None, None], other=0), tl.load(at + 8, mask=ok[:, None, None], other=0)
-        d0, d1 = tl.load(x_scale + group, mask=ok, other=0.0), tl.load(x_scale + group + 2, mask=ok, other=0.0)
-        t0, t1 = tl.load(x_sum + group, mask=ok, other=0.0), tl.load(x_sum + group + 2, mask=ok, other=0.0)
+        ok = (u < KP // 32)[:, None, None]
+        x0, x1 = tl.load(at, mask=ok, other=0), tl.load(at + KP // 8, mask=ok, other=0)
+        four = tl.load(facts, mask=ok, other=0.0)
     else:
-        x0, x1 = tl.load(at), tl.load(at + 8)
-        d0, d1 = tl.load(x_scale + group), tl.load(x_scale + group + 2)
-        t0, t1 = tl.load(x_sum + group), tl.load(x_sum + group + 2)
-    d0, d1 = d0[:, None, None, None], d1[:, None, None, None]
+        x0, x1 = tl.load(at), tl.load(at + KP // 8)
+        four = tl.load(facts)
+    low_facts, high_facts = tl.split(tl.reshape(four, [U, W, 2, 2]))
+    d0, t0 = tl.split(low_facts)
+    d1, t1 = tl.split(high_facts)
+    d0, d1, t0, t1 = d0[:, :, None, None], d1[:, :, None, None], t0[:, :, None, None], t1[:, :, None, None]
     nothing = tl.zeros([U, W, G, 4], tl.int32)
     low_dot = _dot16(low, x0, nothing, U, W, G).to(tl.float32)
     high_dot = _dot16(high, x1, nothing, U, W, G).to(tl.float32)
     if has_minimum(FORM):
-        part = low_scale * (low_dot * d0) + low_minimum * t0[:, None, None, None]
-        part += high_scale * (high_dot * d1) + high_minimum * t1[:, None, None, None]
+        part = low_scale * (low_dot * d0) + low_minimum * t0
+        part += high_scale * (high_dot * d1) + high_minimum * t1
         return part
     else:
         ZERO: tl.constexpr = zero_point(BITS, FORM)
-        part = low_scale * (low_dot * d0 - (ZERO * t0)[:, None, None, None])
-        return part + high_scale * (high_dot * d1 - (ZERO * t1)[:, None, None, None])
+        part = low_scale * (low_dot * d0 - ZERO * t0)
+        return part + high_scale * (high_dot * d1 - ZERO * t1)
