@@ -51,15 +51,16 @@ def wait_for_inputs(PDL: tl.constexpr):
 
 
 @triton.jit
-def dot4(a, b, c):
-    """c + the sum of the four products of the signed bytes of a and b, int32."""
+def dot4(a, b, c, SIGNED: tl.constexpr):
+    """c + the sum of the four products of the bytes of a (signed or not) and the signed bytes of b, int32."""
     if HAS_PTX:
         return tl.inline_asm_elementwise(
-            "dp4a.s32.s32 $0, $1, $2, $3;", "=r,r,r,r", [a, b, c], dtype=tl.int32, is_pure=True, pack=1
+            "dp4a.s32.s32 $0, $1, $2, $3;" if SIGNED else "dp4a.u32.s32 $0, $1, $2, $3;", "=r,r,r,r", [a, b, c],
+            dtype=tl.int32, is_pure=True, pack=1,
         )
     else:
         for i in tl.static_range(4):
-            c += ((a << (24 - 8 * i)) >> 24) * ((b << (24 - 8 * i)) >> 24)
+            c += ((a << (24 - 8 * i)) >> 24 if SIGNED else (a >> (8 * i)) & 255) * ((b << (24 - 8 * i)) >> 24)
         return c
 
 
@@ -143,7 +144,7 @@ def fragment_place(row, e, KP: tl.constexpr):
 
 @triton.jit
 def byte_place(e, KP: tl.constexpr):
-    """Where BYTES has columns e..e+15 of a row, e a multiple of 16: low ones of all units (unpack.py), then high ones."""
+    """Where BYTES has columns e..e+15 of a row, e % 16 == 0: low ones of all units (unpack.py), then high ones."""
     return e // 32 % 2 * (KP // 2) + e // 64 * 32 + e % 32
 
 

@@ -126,9 +126,14 @@ def unit_scales(s0, s1, s2, s3, u, FORM: tl.constexpr):
 
 @triton.jit
 def byte_words(words, more, bits, u, BITS: tl.constexpr):
-    """The low and the high columns as words of four bytes: quants of 0..63, or signed ones when BITS is 8."""
+    """The low and the high columns as words of four bytes: quants of 0..63, or signed ones when BITS is 8.
+
+    When BITS is 4 the high ones are 16 times as large: they stay where they are, and their scale makes up for it.
+    """
     if BITS == 8:
         return words, more
+    elif BITS == 4:
+        return words & 0x0F0F0F0F, words & -252645136  # 0xF0F0F0F0
     else:
         low, high = words & 0x0F0F0F0F, (words >> 4) & 0x0F0F0F0F
         if BITS == 6:
@@ -209,7 +214,7 @@ def unit_dot_exact(
 
 
 @triton.jit
-def _dot16(words, x, nothing, U: tl.constexpr, W: tl.constexpr, G: tl.constexpr):
+def _dot16(words, x, nothing, U: tl.constexpr, W: tl.constexpr, G: tl.constexpr, SIGNED: tl.constexpr):
     """Sums of the 16 byte products of words [U, W, G, 4, 4] with x [U, W, 4], as one chain."""
     a, b = tl.split(tl.reshape(words, [U, W, G, 4, 2, 2]))
     w0, w2 = tl.split(a)
@@ -217,10 +222,10 @@ def _dot16(words, x, nothing, U: tl.constexpr, W: tl.constexpr, G: tl.constexpr)
     a, b = tl.split(tl.reshape(x, [U, W, 2, 2]))
     x0, x2 = tl.split(a)
     x1, x3 = tl.split(b)
-    acc = dot4(w0, nothing + x0[:, :, None, None], nothing)
-    acc = dot4(w1, nothing + x1[:, :, None, None], acc)
-    acc = dot4(w2, nothing + x2[:, :, None, None], acc)
-    return dot4(w3, nothing + x3[:, :, None, None], acc)
+    acc = dot4(w0, nothing + x0[:, :, None, None], nothing, SIGNED)
+    acc = dot4(w1, nothing + x1[:, :, None, None], acc, SIGNED)
+    acc = dot4(w2, nothing + x2[:, :, None, None], acc, SIGNED)
+    return dot4(w3, nothing + x3[:, :, None, None], acc, SIGNED)
 
 
 @triton.jit
@@ -243,10 +248,12 @@ def unit_dot_bytes(
     low_facts, high_facts = tl.split(tl.reshape(four, [U, W, 2, 2]))
     d0, t0 = tl.split(low_facts)
     d1, t1 = tl.split(high_facts)
+    if BITS == 4:
+        d1 *= 0.0625
     d0, d1, t0, t1 = d0[:, :, None, None], d1[:, :, None, None], t0[:, :, None, None], t1[:, :, None, None]
     nothing = tl.zeros([U, W, G, 4], tl.int32)
-    low_dot = _dot16(low, x0, nothing, U, W, G).to(tl.float32)
-    high_dot = _dot16(high, x1, nothing, U, W, G).to(tl.float32)
+    low_dot = _dot16(low, x0, nothing, U, W, G, BITS == 8).to(tl.float32)
+    high_dot = _dot16(high, x1, nothing, U, W, G, BITS == 8).to(tl.float32)
     if has_minimum(FORM):
         part = low_scale * (low_dot * d0) + low_minimum * t0
         part += high_scale * (high_dot * d1) + high_minimum * t1
