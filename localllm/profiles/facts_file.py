@@ -38,8 +38,10 @@ class FactsForm:
     def read(self, path: Path, model: Path, parse: Callable[[Any, Arrays], _Facts]) -> _Facts:
         """What `parse` makes of the head and the arrays of a file.
 
-        Raises ConfigurationError when the file is damaged, of another version, or of another model.
+        Raises ConfigurationError when the file is damaged or none, of another version, or of another model.
         """
+        if not path.is_file():  # to open a pipe would wait for its other end
+            raise self._wrong(path, "is not a file")
         try:
             if path.stat().st_size > self.largest:
                 raise ValueError("too large")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -27,3 +28,12 @@ def test_rates_come_from_the_profile_beside_the_model(tmp_path: Path, caplog: py
     model.write_bytes(b"GGUF" + bytes(101))
     assert measured_rates(model, 2) == ()
     assert "loaded without a profile" in caplog.text
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes here")
+def test_a_pipe_in_the_place_of_a_profile_is_passed_over(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    model = tmp_path / "model.gguf"
+    model.write_bytes(b"GGUF" + bytes(100))
+    os.mkfifo(profile_path(model))
+    assert measured_rates(model, 2) == ()
+    assert "is not a file" in caplog.text
