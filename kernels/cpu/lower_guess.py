@@ -9,17 +9,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from localllm.gguf_io import QuantType, Tensor, dequantize
+from localllm.gguf_io import dequantize
 from localllm.kernels.spec import Activation
-from localllm.kernels.turbo import EXTRA_INPUTS
 
 from .activation_format import FLOATS, RECORDS
 from .linear import Matrix, linear
+from .lower_correction import add_corrected
 from .lower_feed_forward import padded_order
 from .lowering import BLOCK, Lowering, blocks_of
 from .normalise import NormKind, NormWeights, activate
 from .operation import Kind, Rows
-from .pick_inputs import PICKED_BYTES, pick_inputs
 from .sparse.active import ActiveLists, active_bytes, compact, keep_firing
 from .sparse.codes import codes_of, units_of
 from .sparse.guessed_gates import GateRows, guessed_gates
@@ -86,22 +85,10 @@ def _sketched(lowering: Lowering, name: str, block: FeedForward, sketch: Sketch,
         blocks=SIGNS.blocks(weight.columns),
         bias=weights.vector(f"{name} sketch bias", lambda: _padded(sketch.bias)),
     )
-    extra = Tensor(f"{name} extra", QuantType.Q8_0, (weight.rows, EXTRA_INPUTS), sketch.extra)
-    extras = weights.matrix(f"{name} extra inputs", [extra], padded_order(weight.rows))
-    numbers = weights.blob(f"{name} extra numbers", lambda: sketch.inputs.astype(np.int32).view(np.uint8))
-    picked = lowering.local("picked inputs", PICKED_BYTES)
     scores = lowering.shared("scores", 4 * BLOCK * blocks_of(weight.rows))
-    lowering.add(
-        linear(signs, source=sources[RECORDS], target=scores, kind=Kind.GATE_UP, barrier=not lowering.single),
-        pick_inputs(
-            source=sources[FLOATS],
-            numbers=numbers,
-            target=picked,
-            share=lowering.everyone,
-            kind=Kind.GATE_UP,
-            barrier=not lowering.single,
-        ),
-        linear(extras, source=picked, target=scores, residual=scores, kind=Kind.GATE_UP),
+    order = padded_order(weight.rows)
+    add_corrected(
+        lowering, name, signs, sketch, weight.rows, sources=sources, target=scores, order=order, kind=Kind.GATE_UP
     )
     return scores
 

@@ -7,13 +7,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from localllm.gguf_io import QuantType, Tensor, dequantize, quantize
-from localllm.kernels.turbo import EXTRA_INPUTS
 
 from .activation_format import FLOATS, RECORDS
-from .linear import linear
+from .lower_correction import add_corrected
 from .operation import Kind
 from .page_types import padded
-from .pick_inputs import PICKED_BYTES, pick_inputs
 from .shortlist import exact_logits, find_bounds
 from .sparse.codes import codes_of, units_of
 from .sparse.rows import NeuronRows, pack_rows, row_bytes
@@ -47,10 +45,6 @@ def lower_shortlist(lowering: Lowering, head: Head, norm: NormWeights, shortlist
         "head", norm, lowering.x, lowering.blocks, [RECORDS, FLOATS], row_list=row_list, kind=Kind.HEAD
     )
     coarse = weights.matrix("coarse head", [weights.derived("coarse head", lambda: coarse_head(weight))])
-    extra = Tensor("head extra", QuantType.Q8_0, (weight.rows, EXTRA_INPUTS), shortlist.extra)
-    extras = weights.matrix("head extra inputs", [extra])
-    numbers = weights.blob("head extra numbers", lambda: shortlist.inputs.astype(np.int32).view(np.uint8))
-    picked = lowering.local("head picked", PICKED_BYTES)
     width = padded(environment.spec.vocabulary_size)
     codes, units = codes_of(weight.quant_type), units_of(weight.columns)
     assert codes is not None  # by `check_shortlist`
@@ -60,21 +54,10 @@ def lower_shortlist(lowering: Lowering, head: Head, norm: NormWeights, shortlist
     logits = environment.logits
     bounds = environment.workspace.shared("head bounds", 64)
     chosen = environment.workspace.private("head chosen", 4 * (width + 16))
+    add_corrected(lowering, "head", coarse, shortlist, weight.rows, sources=sources, target=logits, kind=Kind.HEAD)
     # Columns that only pad are never looked at: they could be the largest.
     whole = weight.rows // 16 * 16
     lowering.add(
-        linear(
-            coarse, source=sources[RECORDS], target=logits, count=count, kind=Kind.HEAD, barrier=not lowering.single
-        ),
-        pick_inputs(
-            source=sources[FLOATS],
-            numbers=numbers,
-            target=picked,
-            share=lowering.everyone,
-            kind=Kind.HEAD,
-            barrier=not lowering.single,
-        ),
-        linear(extras, source=picked, target=logits, residual=logits, count=count, kind=Kind.HEAD),
         find_bounds(logits=logits, width=whole, margin=shortlist.margin, bounds=bounds, count=count),
         exact_logits(
             NeuronRows(codes, address, units),
