@@ -29,6 +29,7 @@ from .page_types import padded
 from .sparse.active import ActiveLists, active_bytes, compact, count_active
 from .sparse.codes import codes_of, units_of
 from .sparse.columns import NeuronColumns, down_columns, form_of, pack_columns, sizes_of
+from .sparse.gates import asking_gates
 from .sparse.levels import level_rows, levels_bytes
 from .sparse.neurons import NeuronRecords, active_neurons, sum_rows
 from .sparse.part_sums import add_sums
@@ -113,6 +114,7 @@ def add_sparse(
     norm = lowering.norm(f"{name} norm", block.norm, lowering.width)
     count = lowering.count
 
+    records = record_form(None if block.gate is None else block.up.weight, block.down.weight, block.down_transposed)
     turbo = lowering.environment.turbo.get(index)
     guess = None if turbo is None or turbo.scores is Scores.GATE or known_gate is not None else turbo
     floats = [FLOATS] if block.gate is not None else []
@@ -127,7 +129,12 @@ def add_sparse(
             form = matrix.layout.activation
             sources = lowering.prepare("x", norm, lowering.x, lowering.blocks, [form, *floats])
             gate = workspace.shared("sparse gate", 4 * BLOCK * blocks)
-            lowering.add(linear(matrix, source=sources[form], target=gate, count=count, kind=Kind.GATE_UP))
+            if lowering.single and records is not None and turbo is None:
+                noted = workspace.private("noted neurons", 4 * BLOCK * (blocks + 1))
+                layer = _records(lowering, name, block, records)
+                lowering.add(asking_gates(matrix, layer, source=sources[form], target=gate, noted=noted))
+            else:
+                lowering.add(linear(matrix, source=sources[form], target=gate, count=count, kind=Kind.GATE_UP))
         else:
             gate = known_gate
             sources = lowering.prepare("x", norm, lowering.x, lowering.blocks, [FLOATS])
@@ -145,7 +152,6 @@ def add_sparse(
     if lowering.environment.counts is not None:
         address = lowering.environment.counts.address(index, neurons)
         lowering.add(count_active(active=active, counts=address, count=count, kind=Kind.GATE_UP))
-    records = record_form(None if block.gate is None else block.up.weight, block.down.weight, block.down_transposed)
     source = sources[FLOATS] if block.gate is not None else None
     if records is None:
         _add_runs(lowering, name, block, source, active, residual=residual, scale=scale, target=target)

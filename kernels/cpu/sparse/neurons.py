@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from .records import RecordForm
 
 _MOST_PARTS, _BLOCKS_PER_PART = 16, 6
-_HALVINGS = 20  # of the range in which an edge is searched: enough for a million blocks
 _RUN_BYTES = 1 << 20  # of records: what a run needs of them is in the second-level cache when its turn comes
 
 
@@ -88,11 +87,11 @@ def active_neurons(
         *(records.records, records.scales, records.minimums, records.bias, records.parts),
         *(*base.fields, *active.fields, sums.address, sums.stride, *part_sum.fields, 8 * count),
     )
-    biased, run_blocks = bool(records.bias), records.run_blocks
+    biased, run_blocks, halvings = bool(records.bias), records.run_blocks, records.blocks.bit_length()
 
     def emit(e: Emitter, record: Value, step: Value, thread: Value) -> None:
         values = Arguments(e, record, thread)
-        kernel = _Neurons(e, form, run_blocks, values, biased, positive)
+        kernel = _Neurons(e, form, run_blocks, halvings, values, biased, positive)
         rows, threads = e.load(I64, step, values.integer()), word(e, step, Word.THREADS)
         few = e.compare("<=", rows, FEW_ROWS)
         with e.either(few) as (then, otherwise):
@@ -101,14 +100,15 @@ def active_neurons(
             with otherwise:
                 kernel.many(*portion(e, rows, step, thread))
 
-    key = f"{form} {run_blocks} {biased} {positive}"
+    key = f"{form} {run_blocks} {halvings} {biased} {positive}"
     return Operation(KernelSource("active_neurons", key, emit), arguments, kind)
 
 
-def emit_edge(e: Emitter, starts: Value, blocks: Value, part: Value, parts: Value) -> Value:
+def emit_edge(e: Emitter, starts: Value, blocks: Value, part: Value, parts: Value, halvings: int) -> Value:
     """The block of 32 neurons at which a part begins, and the one before it ends.
 
     It is the first that has a share of `part` / `parts` of the row's active neurons before it, by its `starts`.
+    `halvings` of the blocks leave one.
     """
     wanted = e.div(e.mul(load_index(e, starts, e.mul(blocks, 2)), part), parts)
 
@@ -118,20 +118,27 @@ def emit_edge(e: Emitter, starts: Value, blocks: Value, part: Value, parts: Valu
         before = e.compare("<", load_index(e, starts, e.mul(middle, 2)), wanted)
         return [e.select(before, e.add(middle, 1), low), e.select(before, high, middle)]
 
-    return e.loop(_HALVINGS, [e.integer(0), blocks], halve)[0]
+    return e.loop(halvings, [e.integer(0), blocks], halve)[0]
 
 
 class _Neurons:
     """The kernel for a part of the neurons and a row."""
 
     def __init__(
-        self, e: Emitter, form: RecordForm, run_blocks: int, values: Arguments, biased: bool, positive: bool
+        self,
+        e: Emitter,
+        form: RecordForm,
+        run_blocks: int,
+        halvings: int,
+        values: Arguments,
+        biased: bool,
+        positive: bool,
     ) -> None:
         self.e, self.form, self.biased, self.positive = e, form, biased, positive
         self.records, scales, minimums, self.bias, self.parts = values.integers(5)
         self.sources, self.active = values.rows(), ActiveValue(e, values)
         self.sums, self.part_sum = RowsValue(e, *values.integers(2)), values.rows()
-        self.run_blocks = run_blocks
+        self.run_blocks, self.halvings = run_blocks, halvings
         self.columns = Columns(e, form, self.run_blocks, scales, minimums)
 
     def few(self, rows: Value, thread: Value, threads: Value) -> None:
@@ -175,7 +182,9 @@ class _Neurons:
         zero = e.constant(F32X16, 0.0)
         e.loop(4 * UNIT * self.form.units, [], lambda at, _: e.store(zero, total, at), step=64)
         edges = self.active.starts(m)
-        begin, last = (emit_edge(e, edges, self.active.blocks, e.add(part, k), self.parts) for k in range(2))
+        begin, last = (
+            emit_edge(e, edges, self.active.blocks, e.add(part, k), self.parts, self.halvings) for k in range(2)
+        )
 
         def run(first: Value, _: list[Value]) -> None:
             after = e.min(e.add(first, self.run_blocks), last)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -60,12 +60,16 @@ class FloatLayout(TileLayout):
         refinements: Offset = 0,
         *,
         first: Offset = 0,
+        beside: Callable[[], None] | None = None,
     ) -> list[Value]:
         """See TileLayout."""
         tile = e.at(tile, e.mul(e.integer(first), BLOCK * ROWS * self._item_bytes))
         rows = [e.pointer(activation) for activation in activations]
 
         def inputs(index: Value, sums: list[Value]) -> list[Value]:
+            if beside is not None:
+                with e.when(e.compare("==", e.bit_and(index, BLOCK - 1), 0)):
+                    beside()
             at = e.at(tile, e.mul(index, ROWS * self._item_bytes))
             if len(rows) > 1:
                 emit_prefetch(e, at, _CHAINS * ROWS * self._item_bytes)

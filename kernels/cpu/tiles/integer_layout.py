@@ -110,6 +110,7 @@ class IntegerLayout(TileLayout):
         refinements: Offset = 0,
         *,
         first: Offset = 0,
+        beside: Callable[[], None] | None = None,
     ) -> list[Value]:
         """See TileLayout."""
         scaling = self.scaling
@@ -146,6 +147,8 @@ class IntegerLayout(TileLayout):
                 at, number = e.at(start, e.mul(i, self._block.size)), e.add(before, i)
                 if len(rows) > 1:
                     emit_prefetch(e, at, self._block.size)
+                if beside is not None:
+                    beside()
                 records = [e.at(row, e.mul(number, RECORD_BYTES)) for row in rows]
                 return block(header, at, e.add(number, first), records, inner)
 

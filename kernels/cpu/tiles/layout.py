@@ -17,7 +17,7 @@ from localllm.kernels.cpu.ir_types import Offset, Value
 from .pieces import BLOCK, ROWS
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     import numpy.typing as npt
 
@@ -67,12 +67,14 @@ class TileLayout(ABC):
         refinements: Offset = 0,
         *,
         first: Offset = 0,
+        beside: Callable[[], None] | None = None,
     ) -> list[Value]:
         """The products of a tile with each activation row, as float32 of 16 rows.
 
         `tile` and `activations` are addresses, `blocks` counts blocks of 32 inputs (`self.blocks`), `refinements` those
         that lie behind each row of records (float rows have none). The blocks are those of the tile from block `first`
-        on, which starts a super-block: how a block lies depends on its place. The order of float operations of a token
+        on, which starts a super-block: how a block lies depends on its place. `beside` emits what is done once a block,
+        between its products. The order of float operations of a token
         is the same however many tokens there are: results are equal bit for bit.
         """
 

@@ -21,7 +21,7 @@ from .packings import BitFields, Field
 from .pieces import BLOCK, ROWS, WORDS, side_by_side
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     import numpy.typing as npt
 
@@ -71,6 +71,7 @@ class SignLayout(TileLayout):
         refinements: Offset = 0,
         *,
         first: Offset = 0,
+        beside: Callable[[], None] | None = None,
     ) -> list[Value]:
         """See TileLayout; refinements make no difference to so coarse a product and are left out."""
         tile, rows = e.pointer(tile), [e.pointer(activation) for activation in activations]
@@ -80,6 +81,8 @@ class SignLayout(TileLayout):
             at = e.at(tile, _HEADER, e.mul(e.add(index, first), _BLOCK_BYTES))
             if len(rows) > 1:
                 emit_prefetch(e, at, _BLOCK_BYTES)
+            if beside is not None:
+                beside()
             records = [e.at(row, e.mul(index, RECORD_BYTES)) for row in rows]
             words = _ONE_BIT.emit_words(e, at, _CODES.top)
             result = []

@@ -24,6 +24,7 @@ PARTS = 16
 def _edges(active: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
     """The blocks at which parts begin, and where the last one ends, as kernels find them."""
     blocks = len(active) // 32
+    halvings = blocks.bit_length()
     starts = np.concatenate([[0], np.cumsum(active.reshape(-1, 16).sum(axis=1))]).astype(np.int32)
     found = np.full(PARTS + 1, -1)
 
@@ -31,13 +32,15 @@ def _edges(active: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
         source, count, target = e.fields(record, 3)
 
         def edge(part: Value, _: list[Value]) -> None:
-            block = emit_edge(e, e.pointer(source), count, part, e.integer(PARTS))
+            block = emit_edge(e, e.pointer(source), count, part, e.integer(PARTS), halvings)
             e.store(block, target, e.mul(part, 8))
 
         e.loop(PARTS + 1, [], edge)
 
     record = np.array([starts.ctypes.data, blocks, found.ctypes.data], np.int64)
-    KernelCompiler(choose_isa()).compile(KernelSource("edges of a test", "", emit)).call(record.ctypes.data, 0, 0)
+    KernelCompiler(choose_isa()).compile(KernelSource("edges of a test", str(halvings), emit)).call(
+        record.ctypes.data, 0, 0
+    )
     return found
 
 

@@ -155,6 +155,18 @@ def test_records(hidden: int, neurons: int, up_type: str, down_type: str, spec_m
     assert errors[0] <= 1.05 * _error(spec, expected, "exact")
 
 
+@pytest.mark.parametrize("gate_type", ["Q4_0", "Q4_K", "Q8_0"])
+def test_gates_that_ask_for_records_are_those_of_many_rows(gate_type: str, spec_maker: Callable[..., Any]) -> None:
+    """One row computes gates by a kernel of its own, on tiles of whole and of super-blocks."""
+    maker = spec_maker(256)
+    gate = Linear(_block_tensor(QuantType[gate_type], 224, 256, 3), maker.tensor(224, scale=0.1))
+    up, down = _block_tensor(QuantType.Q4_0, 224, 256, 1), _block_tensor(QuantType.Q4_0, 256, 224, 2)
+    block = replace(_gated(maker, gate).layers[0].feed_forward, up=Linear(up), down=Linear(down))
+    spec = maker.model(Layer(maker.attention(), block))
+    many, single = _run(spec, "sparse", 3, 20, 1)
+    np.testing.assert_array_equal(single, many)
+
+
 def test_neurons_that_fire_side_by_side_are_divided_too(spec_maker: Callable[..., Any]) -> None:
     """As in the half of a hybrid, whose first neurons are the hottest: parts of very unequal ranges, equal bits."""
     maker = spec_maker()
