@@ -24,7 +24,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 QUESTION = '"What is the capital of France?"'
 ANSWER = "The capital of France is Paris."
-KEPT = ("PATH", "PIP_INDEX_URL", "PIP_CONFIG_FILE", "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "LOCALLLM_FIXTURES")
+KEPT = ("PATH", "PIP_INDEX_URL", "PIP_CONFIG_FILE", "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE")
 
 
 class Terminal:

@@ -10,8 +10,10 @@ with a status of 500 or more (503 excepted: busy, try again) and any exception i
 
 Flat, as the run judges itself: models come and go, so the level of ten minutes is the 90th percentile of the samples in
 them, which is what a process needs with a model in it. After ten minutes of warming up no line through the levels of
-memory (Theil and Sen's: the median of the slopes between any two) rises by more than 1% an hour, and in the last ten
-minutes there are never more threads or file handles than in some ten minutes before.
+private memory (Theil and Sen's: the median of the slopes between any two) rises by more than 1% an hour, and in the
+last ten minutes there are never more threads or file handles than in some ten minutes before. Resident memory is shown
+beside it: pages of a mapped file are in it, and belong to the system. Kernels and repacked weights are kept in a folder
+of the run's own, which other programs do not touch.
 """
 
 from __future__ import annotations
@@ -210,7 +212,7 @@ def judged(samples: list[dict[str, Any]], name: str) -> dict[str, Any]:
     for key in ("rss_mb", "private_mb"):
         levels = [statistics.quantiles((s[name][key] for s in part), n=10)[-1] for part in parts]
         found[key] = {"levels": [round(level, 1) for level in levels], "percent_an_hour": round(rise(levels), 2)}
-        found["flat"] &= rise(levels) <= MOST_PERCENT
+        found["flat"] &= key != "private_mb" or rise(levels) <= MOST_PERCENT
     for key in ("threads", "handles"):
         found[key] = [max(s[name][key] for s in part) for part in parts]
         found["flat"] &= found[key][-1] <= max(found[key][:-1])
@@ -247,7 +249,8 @@ def run(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     from localllm.store import Store, resolve_model
 
     use_one_arena()  # as `localllm chat` does
-    paths = Paths(folder, folder, Paths.from_environment().cache)
+    os.environ["LOCALLLM_CACHE_DIR"] = str(folder / "cache")
+    paths = Paths(folder, folder, folder / "cache")
     files = [resolve_model(name).path for name in options.models]
     common = ["--threads", str(options.threads), "--context", "1024", "--parallel", "4"]
     room = ROOM * max(file.stat().st_size for file in files)
@@ -307,7 +310,7 @@ def run(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
 
 def wait_for_address(server: subprocess.Popen[bytes], log: Path) -> str:
     """The address that the server says it listens on."""
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 300
     while time.monotonic() < deadline and server.poll() is None:
         for word in log.read_text(encoding="utf-8").split():
             if word.startswith("http://"):
