@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from .draft import NOTHING, Draft, chain
-from .endings import Endings
+from .suffixes import SuffixAutomaton
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-MOST_TOKENS = 1 << 16  # the latest ones of the text, which are searched
+MOST_TOKENS = 1 << 16  # the latest ones of the text, which are searched; up to twice as many before older ones go
+_SHORTEST = 2  # tokens of a match
 
 
 class LookupDrafter:
@@ -23,15 +24,18 @@ class LookupDrafter:
 
     def __init__(self, most_tokens: int = MOST_TOKENS) -> None:
         self._most_tokens = most_tokens
-        self._endings = Endings(most_tokens)
+        self._suffixes = SuffixAutomaton()
 
     def draft(self, tokens: Sequence[int], most: int, hidden: npt.NDArray[np.float32] | None = None) -> Draft:
         """The tokens behind the latest occurrence of the longest ending that occurred before."""
-        self._endings.extend(tokens[self._endings.count :])
-        length = self._endings.match_length
-        if not length:
+        suffixes = self._suffixes
+        if len(tokens) - suffixes.start > 2 * self._most_tokens:
+            suffixes = self._suffixes = SuffixAutomaton(len(tokens) - self._most_tokens)
+        suffixes.extend(tokens[suffixes.count :])
+        length = suffixes.match_length
+        if length < _SHORTEST:
             return NOTHING
-        at = self._endings.match_end + 1
+        at = suffixes.match_end + 1
         found = list(tokens[at : at + most])
         period = len(tokens) - at
         while len(found) < most:  # the match overlaps the end: the text repeats itself
@@ -41,4 +45,4 @@ class LookupDrafter:
 
     def close(self) -> None:
         """Forget the text."""
-        self._endings = Endings(self._most_tokens)
+        self._suffixes = SuffixAutomaton()
