@@ -157,7 +157,8 @@ class Run:
         process = subprocess.Popen(
             job.command,
             cwd=ROOT,
-            env={**os.environ, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1"},
+            # byte code as an installed package has it, also where the image says that none is written
+            env={**os.environ, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1", "PYTHONDONTWRITEBYTECODE": ""},
             stdout=said,
             stderr=subprocess.STDOUT,
             start_new_session=True,
