@@ -1,7 +1,8 @@
-"""Products of up to eight rows by tensor cores that read packed weights straight from memory: their launches."""
+"""Products of up to 32 rows by tensor cores that read packed weights straight from memory: their launches."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -10,7 +11,8 @@ from localllm.kernels.spec import MixtureOfExperts
 
 from .activations import Format
 from .families import Form
-from .linear import VECTOR_ROWS, GpuLinear, nonlinearity
+from .linear import MOST_SPLITS, VECTOR_ROWS, GpuLinear, nonlinearity
+from .programs import fragment_tiles
 from .programs import fragments as programs
 
 if TYPE_CHECKING:
@@ -21,6 +23,18 @@ if TYPE_CHECKING:
     from .device import Gpu
     from .matrix import PackedMatrix
     from .vector_products import VectorProducts
+
+
+FEW_ROWS = 8  # up to so many rows what a warp waits for counts most, and it has one tile of weights
+
+
+@dataclass(frozen=True, slots=True)
+class WarpTiles:
+    """How `fragment_tiles.more_rows` divides its work: its constants of these names."""
+
+    tiles: int
+    across: int
+    ahead: int
 
 
 class FragmentProducts:
@@ -42,6 +56,22 @@ class FragmentProducts:
             warps *= 2
         return warps, min(-(-chunks // warps), ahead)
 
+    def more_tiles(self, matrix: PackedMatrix, rows: int, gated: bool) -> WarpTiles:
+        """How more than FEW_ROWS rows are divided: two tiles of 16 outputs a warp, of a gated pair one of each."""
+        return WarpTiles(1 if gated else 2, 4, 2)
+
+    def splits(self, matrix: PackedMatrix, rows: int) -> int:
+        """Over how many programs a reduction is split, so that eight warps lie on every processor."""
+        if rows <= FEW_ROWS or self.gpu.interpreted:
+            return 1
+        shape, tile = matrix.shape, self.more_tiles(matrix, rows, False)
+        warps = -(-shape.rows // (16 * tile.tiles))
+        chunks = -(-shape.padded_columns // 128)
+        splits = 1
+        while splits < MOST_SPLITS and 2 * splits * warps <= 9 * self.gpu.processors and chunks >= 8 * splits:
+            splits *= 2
+        return splits
+
     def _launch(
         self,
         matrix: PackedMatrix,
@@ -54,11 +84,23 @@ class FragmentProducts:
         bias: torch.Tensor | None,
         second_bias: torch.Tensor | None,
         stride: int,
+        splits: int = 1,
         **constants: Any,
     ) -> None:
         shape, nothing = matrix.shape, self.gpu.nothing
-        warps, ahead = self.tile(matrix, end == programs.GATED.value)
-        programs.few_rows[(-(-shape.rows // 16),)](
+        if rows <= FEW_ROWS:
+            program: Any = programs.few_rows
+            warps, ahead = self.tile(matrix, end == programs.GATED.value)
+            grid: tuple[int, ...] = (-(-shape.rows // 16),)
+            given = {"S": warps, "AHEAD": ahead}
+        else:
+            program = fragment_tiles.more_rows
+            tile = self.more_tiles(matrix, rows, end == programs.GATED.value)
+            warps = tile.across
+            grid = (-(-shape.rows // (16 * tile.tiles * tile.across)), splits)
+            given = {"TILES": tile.tiles, "ACROSS": tile.across, "AHEAD": tile.ahead, "SPLITS": splits}
+            given["GROUPS"] = 2 if rows <= 16 else 4
+        program[grid](
             matrix.quants,
             matrix.scales,
             matrix.supers,
@@ -74,14 +116,12 @@ class FragmentProducts:
             N=shape.rows,
             KP=shape.padded_columns,
             ROWS=shape.padded_rows,
-            S=warps,
-            AHEAD=ahead,
             FORM=shape.family.form.value,
             END=end,
             HAS_BIAS=bias is not None,
             STRIDE=stride,
             OLD=self.gpu.old_tensor_cores,
-            **({"ACTIVATION": 0, "OUT_FRAGMENTS": False} | constants),
+            **({"ACTIVATION": 0, "OUT_FRAGMENTS": False} | constants | given),
             **self.gpu.early(warps),
         )
 
@@ -94,9 +134,10 @@ class FragmentProducts:
         stride: int,
         factor: float,
         bias: torch.Tensor | None,
+        splits: int,
     ) -> None:
-        """y [rows, stride] = factor * (x W^T) + bias."""
-        self._launch(matrix, matrix, x, rows, y, programs.PLAIN.value, factor, bias, None, stride)
+        """y [splits, rows, stride] = factor * (x W^T) + bias, in parts that add up; the first has the bias."""
+        self._launch(matrix, matrix, x, rows, y, programs.PLAIN.value, factor, bias, None, stride, splits)
 
     def activated(
         self,

@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from .matrix import PackedMatrix
 
 VECTOR_ROWS = 4  # the gemv takes no more rows than that
-FRAGMENT_ROWS = 8  # nor tensor cores that read packed weights straight from memory more than these
+FRAGMENT_ROWS = 32  # nor tensor cores that read packed weights straight from memory more than these
+MOST_SPLITS = 8  # programs along one reduction
 
 _KINDS = ("silu", "gelu", "gelu_tanh", "relu", "relu2", "relu_both", "swiglu_clamped")  # programs/common.py's numbers
 

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from .activations import Format
+from .fragment_products import FEW_ROWS
 from .library_products import byte_pointers
-from .linear import FRAGMENT_ROWS, GpuLinear, nonlinearity
+from .linear import FRAGMENT_ROWS, MOST_SPLITS, GpuLinear, nonlinearity
 from .programs import gemm as gemm_programs
 
 if TYPE_CHECKING:
@@ -24,11 +25,10 @@ if TYPE_CHECKING:
 
 LIBRARY_ROWS = 192  # from so many rows on, dequantising a matrix first costs less than doing it tile by tile
 INNER_SCALE = 64.0  # a block's inner activations are stored divided by this: common.store_short
-MOST_SPLITS = 8
 
 
 class MatrixProducts:
-    """Launches products of many rows on one card; `fragments` (None: not wanted) takes what it can of up to eight."""
+    """Launches products of many rows on one card; `fragments` (None: not wanted) takes what it can of up to 32."""
 
     def __init__(self, gpu: Gpu, library: LibraryProducts, fragments: FragmentProducts | None = None) -> None:
         self.gpu = gpu
@@ -51,8 +51,14 @@ class MatrixProducts:
         few = self._fragments
         return few if few is not None and rows <= FRAGMENT_ROWS and few.takes(matrix) else None
 
+    def _splits(self, matrix: PackedMatrix, rows: int, by_fragments: bool) -> int:
+        few = self._by_fragments(matrix, rows) if by_fragments else None
+        if few is not None:
+            return few.splits(matrix, rows)
+        return 1 if by_fragments and rows <= FEW_ROWS else self.splits(matrix, rows)
+
     def splits(self, matrix: PackedMatrix, rows: int) -> int:
-        """Over how many programs a reduction is split, so that all processors have work."""
+        """Over how many programs a reduction in tiles is split, so that all processors have work."""
         if self.gpu.interpreted or rows > 64:
             return 1
         programs = -(-matrix.shape.rows // 64)
@@ -82,16 +88,15 @@ class MatrixProducts:
         if self._uses_library(x.short, rows):
             self._library.plain(linear, x.short, rows, y, factor)
             return 1
-        if have & Format.FRAGMENTS:
-            splits = 1
+        by_fragments = bool(have & Format.FRAGMENTS)
         if splits is None:
-            splits = min(self.splits(matrix, rows) for matrix in linear.matrices)
+            splits = min(self._splits(matrix, rows, by_fragments) for matrix in linear.matrices)
         start = 0
         for matrix in linear.matrices:
             bias = None if linear.bias is None else linear.bias[start:]
-            few = self._by_fragments(matrix, rows) if have & Format.FRAGMENTS else None
+            few = self._by_fragments(matrix, rows) if by_fragments else None
             if few is not None:
-                few.plain(matrix, x, rows, y[start:], linear.rows, factor, bias)
+                few.plain(matrix, x, rows, y[start:], linear.rows, factor, bias, splits)
             else:
                 given: dict[str, Any] = {"stride": linear.rows, "bias": bias, "HAS_BIAS": bias is not None}
                 end = gemm_programs.PLAIN.value

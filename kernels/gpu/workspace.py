@@ -10,8 +10,7 @@ import torch
 from .activations import Activation, Format, make_activation
 from .fragment_products import takes_fragments
 from .half_model import GpuExpertHalf, GpuHalf
-from .linear import VECTOR_ROWS
-from .matrix_products import MOST_SPLITS
+from .linear import MOST_SPLITS, VECTOR_ROWS
 from .model import GpuAttention, GpuExperts, GpuFeedForward, GpuLatentAttention
 
 if TYPE_CHECKING:

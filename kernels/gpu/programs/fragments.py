@@ -189,7 +189,7 @@ def _scale_words(s0, s1, u, FORM: tl.constexpr):
 
 
 @triton.jit
-def _load(at, ok, MASK: tl.constexpr):
+def load(at, ok, MASK: tl.constexpr):
     """Words that are read once."""
     if MASK:
         return tl.load(at, mask=ok, other=0, eviction_policy="evict_first")
@@ -198,7 +198,7 @@ def _load(at, ok, MASK: tl.constexpr):
 
 
 @triton.jit
-def _four(words):
+def four(words):
     """The four slices of [L, 4] as a tuple."""
     even, odd = tl.split(tl.reshape(words, [words.shape[0], 2, 2]))
     first, third = tl.split(even)
@@ -219,14 +219,14 @@ def _request(
     for h in tl.static_range(2):
         row = tl.minimum(row0 + 8 * h, ROWS - 1).to(tl.int64)
         at = quants + row * (KP // 8) + u * 4
-        found = found + _four(_load(at[:, None] + tl.arange(0, 4)[None, :], ok[:, None], MASK))
+        found = found + four(load(at[:, None] + tl.arange(0, 4)[None, :], ok[:, None], MASK))
         at = scales + row // 4 * (KP // 64 * WORDS * 4) + u // 2 * (WORDS * 4) + row % 4
-        s0 = _load(at, ok, MASK)
+        s0 = load(at, ok, MASK)
         s1 = s0
         if FORM == HALF_MINIMUM:
-            s1 = _load(at + 4, ok, MASK)
+            s1 = load(at + 4, ok, MASK)
         elif FORM != HALF:
-            s1 = _load(supers + row // 4 * (KP // 256 * 4) + u // 8 * 4 + row % 4, ok, MASK)
+            s1 = load(supers + row // 4 * (KP // 256 * 4) + u // 8 * 4 + row % 4, ok, MASK)
         found = found + (s0, s1)
     return found
 
@@ -244,7 +244,7 @@ def _request_both(
 
 
 @triton.jit
-def _factors(weights, u, TILES: tl.constexpr, FORM: tl.constexpr):
+def scale_factors(weights, u, TILES: tl.constexpr, FORM: tl.constexpr):
     """Eight words for each tile of 16 rows: `_scale_words` of rows g and of rows g + 8."""
     found = ()
     for h in tl.static_range(2 * TILES):
@@ -256,11 +256,11 @@ def _factors(weights, u, TILES: tl.constexpr, FORM: tl.constexpr):
 def _request_inputs(place, chunk, w: tl.constexpr, CHUNKS: tl.constexpr):
     """Four words of x that meet word w of a chunk's units."""
     at = place + (tl.minimum(chunk, CHUNKS - 1) * 512 + w * 128)
-    return _four(tl.load(at[:, None] + tl.arange(0, 4)[None, :]))
+    return four(tl.load(at[:, None] + tl.arange(0, 4)[None, :]))
 
 
 @triton.jit
-def _multiply_word(a, b, x, c, L: tl.constexpr, OLD: tl.constexpr):
+def multiply_word(a, b, x, c, L: tl.constexpr, OLD: tl.constexpr):
     """c + a word's products: `a` and `b` are `numbers` of rows g and g + 8."""
     c = multiply(a[0], b[0], a[1], b[1], x[0], x[1], c[0], c[1], c[2], c[3], L, OLD)
     return multiply(a[2], b[2], a[3], b[3], x[2], x[3], c[0], c[1], c[2], c[3], L, OLD)
@@ -277,7 +277,7 @@ def _add_word(
         f = factors[8 * t : 8 * t + 8]
         a = numbers(weights[12 * t + w], f[0], f[1], f[2], f[3], MINIMUM)
         b = numbers(weights[12 * t + 6 + w], f[4], f[5], f[6], f[7], MINIMUM)
-        result = result + _multiply_word(a, b, inputs, acc[4 * t : 4 * t + 4], L, OLD)
+        result = result + multiply_word(a, b, inputs, acc[4 * t : 4 * t + 4], L, OLD)
     return result
 
 
@@ -332,7 +332,7 @@ def few_rows(
         for j in tl.static_range(AHEAD):
             chunk = lane_chunk + (step + j) * S
             mine = weights[12 * TILES * j : 12 * TILES * (j + 1)]
-            factors = _factors(mine, 4 * chunk + q, TILES, FORM)
+            factors = scale_factors(mine, 4 * chunk + q, TILES, FORM)
             for w in tl.static_range(4):
                 acc = _add_word(acc, mine, factors, queue[:4], w, TILES, 32 * S, OLD, MINIMUM)
                 queue = queue[4:] + _request_inputs(place, chunk + S, w, CHUNKS)
@@ -346,7 +346,7 @@ def few_rows(
         if LAST + j < STEPS:
             chunk = lane_chunk + (LAST + j) * S
             mine = weights[12 * TILES * j : 12 * TILES * (j + 1)]
-            factors = _factors(mine, 4 * chunk + q, TILES, FORM)
+            factors = scale_factors(mine, 4 * chunk + q, TILES, FORM)
             for w in tl.static_range(4):
                 acc = _add_word(acc, mine, factors, queue[:4], w, TILES, 32 * S, OLD, MINIMUM)
                 if LAST + j + 1 < STEPS:

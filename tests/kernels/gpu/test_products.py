@@ -102,12 +102,22 @@ def test_products_with_packed_matrices(
 
 
 @pytest.mark.parametrize(
-    ("kind", "columns"),
-    [(QuantType.Q4_0, 1152), (QuantType.Q4_1, 96), (QuantType.Q4_K, 512)],
+    ("kind", "columns", "count", "splits"),
+    [
+        (QuantType.Q4_0, 1152, 7, 1),
+        (QuantType.Q4_1, 96, 8, 1),
+        (QuantType.Q4_K, 512, 3, 1),
+        (QuantType.Q4_0, 640, 12, 1),
+        (QuantType.Q4_1, 96, 17, 1),
+        (QuantType.Q4_K, 512, 9, 2),
+        (QuantType.Q4_0, 320, 29, 2),
+    ],
     ids=lambda value: getattr(value, "name", None),
 )
-def test_fragments_of_packed_weights(gpu: Gpu, rng: np.random.Generator, kind: QuantType, columns: int) -> None:
-    """A few rows on tensor cores: the product, and a block's first half in the order in which the second reads it."""
+def test_fragments_of_packed_weights(
+    gpu: Gpu, rng: np.random.Generator, kind: QuantType, columns: int, count: int, splits: int
+) -> None:
+    """On tensor cores: the product, and a block's first half in the order in which the second reads it."""
     from localllm.kernels.gpu.activations import Format, make_activation
     from localllm.kernels.gpu.fragment_products import FragmentProducts
     from localllm.kernels.gpu.library_products import LibraryProducts
@@ -117,7 +127,7 @@ def test_fragments_of_packed_weights(gpu: Gpu, rng: np.random.Generator, kind: Q
     from localllm.kernels.gpu.weight_memory import WeightMemory
     from localllm.kernels.spec import Activation
 
-    rows, count = 20, 7
+    rows = 20 if count <= 8 else 52
     tensors = [_matrix(kind, rows, columns, rng) for _ in range(2)]
     planned = WeightMemory(gpu)
     for tensor in tensors:
@@ -131,15 +141,15 @@ def test_fragments_of_packed_weights(gpu: Gpu, rng: np.random.Generator, kind: Q
     matrices = MatrixProducts(gpu, LibraryProducts(gpu, nothing, nothing), FragmentProducts(gpu))
 
     def stored(values: npt.NDArray[np.floating]) -> Rows:
-        found = make_activation(gpu, values.shape[1], 4, 16, Format.FRAGMENTS, Format.SHORT, torch.float16)
+        found = make_activation(gpu, values.shape[1], 4, 64, Format.FRAGMENTS, Format.SHORT, torch.float16)
         store_rows(gpu, torch.from_numpy(values.astype(np.float32)).to(gpu.device), None, Format.FRAGMENTS, found)
         return found
 
     few = stored(x)
     assert matrices.formats(gate.matrices, count) is Format.FRAGMENTS
-    y = torch.full((count * rows,), torch.nan, device=gpu.device)
-    assert matrices.plain(gate, few, count, y) == 1
-    assert _relative_error(y.view(count, rows).cpu().numpy(), exact[0]) < 2e-3
+    y = torch.full((splits * count * rows,), torch.nan, device=gpu.device)
+    assert matrices.plain(gate, few, count, y, splits=splits) == splits
+    assert _relative_error(y.view(splits, count, rows).sum(0).cpu().numpy(), exact[0]) < 2e-3
     inner = stored(np.zeros((count, rows)))
     assert matrices.activated(gate, up, few, count, Activation.RELU, inner, Format.FRAGMENTS) is Format.FRAGMENTS
     wanted = stored(np.maximum(exact[0], 0) * exact[1] / 64)
