@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -10,6 +10,7 @@ import torch
 
 from localllm.benchmark import measure_memory_bandwidth, measure_product_bandwidth
 from localllm.kernels.gpu.device import open_gpu, short_type
+from localllm.kernels.gpu.executor import GpuExecutor
 from localllm.kernels.gpu.kv_pools import cache_bytes
 from localllm.kernels.gpu.planning import plan_memory
 from localllm.kernels.gpu.vector_products import VectorProducts
@@ -21,10 +22,27 @@ from localllm.placement.machine import BARRIER, CPU_EFFICIENCY, CPU_MULTIPLICATI
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from localllm.kernels.executor import ExecutorOptions
+    from localllm.kernels.executor import Executor, ExecutorOptions
     from localllm.kernels.spec import ModelSpec
 
-ROUNDING = 4096  # bytes: what the card's allocator rounds small buffers up to, all together
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """Bytes of the card: what the executor says it uses, and the most that PyTorch gave out and held at any time."""
+
+    used: int
+    given: int
+    held: int
+    kind: str  # what the model ran on
+
+    @property
+    def most(self) -> int:
+        """The largest of them."""
+        return max(self.used, self.given, self.held)
+
+    def __str__(self) -> str:
+        given, held = self.given / 1e6, self.held / 1e6
+        return f"{self.used / 1e6:.1f} MB used, at most {given:.1f} given out and {held:.1f} held"
 
 
 def measure(say: Callable[..., None], threads: int, *, quick: bool) -> Machine:
@@ -81,51 +99,65 @@ def try_budgets(
     pages = pages_for(layout, context + 16)
     given = replace(options, kv_pages=pages, main_memory=1 << 36)
     vectors, short = VectorProducts(gpu, gpu.arithmetic), short_type(gpu)
-    full = plan_memory(spec, gpu, vectors, given.max_rows, short)[0].total + cache_bytes(layout, given)
-    worst, wrong, most = -(1 << 62), 0, -(1 << 62)
+    full = plan_memory(spec, gpu, vectors, given.max_rows, short)[0].total + cache_bytes(gpu, layout, given)
+    nearest, wrong = -(1 << 62), 0
     if steps > 2:
-        _prompt(say, name, spec, given, context)
+        wrong += _prompt(say, name, spec, given, context)
     for index in reversed(range(steps)):
         budget = full * index // max(1, steps - 1)
-        used, peak, kind = _within(spec, replace(given, vram=budget), pages, 9)
-        worst, most = max(worst, used - budget), max(most, peak - budget)
-        wrong += used > budget
-        if index % 5 == 0 or used > budget or peak > budget + ROUNDING:
-            size = f"{used / 1e6:.1f} MB used, at most {peak / 1e6:.1f} MB"
-            say(f"budgets, {name}: {budget / 1e6:.1f} MB", kind, size, budget=budget, used=used, peak=peak)
-    result = f"nearest {worst} bytes; while loading {most}"
-    say(f"budgets, {name}: {steps} from 0 to {full / 1e6:.0f} MB", f"{wrong} too large", result, worst=worst, most=most)
+        taken = _within(spec, replace(given, vram=budget), pages, 9)
+        nearest = max(nearest, taken.most - budget)
+        wrong += taken.most > budget
+        if index % 5 == 0 or taken.most > budget:
+            _tell(say, f"budgets, {name}: {budget / 1e6:.1f} MB", budget, taken)
+    result = f"nearest {nearest} bytes"
+    say(f"budgets, {name}: {steps} from 0 to {full / 1e6:.0f} MB", f"{wrong} too large", result, worst=nearest)
 
 
-def _requested(when: str) -> int:
-    """Bytes that were asked of the allocator; what it gives is larger, as it does not divide its blocks to the end."""
-    return int(torch.cuda.memory_stats().get(f"requested_bytes.all.{when}", 0))
+def _tell(say: Callable[..., None], what: str, budget: int, taken: Taken) -> None:
+    numbers = {"budget": budget, "used": taken.used, "given": taken.given, "held": taken.held}
+    say(what, taken.kind, str(taken), **numbers)
 
 
-def _prompt(say: Callable[..., None], name: str, spec: ModelSpec, options: ExecutorOptions, context: int) -> None:
-    """What a step of many rows takes beside what was planned: the library's workspace, if it is not counted."""
-    rows, gpu, layout = (32 if options.max_rows < 16 else 512), open_gpu(), KVLayout.of(spec)
+def _prompt(say: Callable[..., None], name: str, spec: ModelSpec, options: ExecutorOptions, context: int) -> int:
+    """Steps of many rows, divided and on the card alone; returns how many took too much."""
+    rows, gpu, layout, wrong = (32 if options.max_rows < 16 else 512), open_gpu(), KVLayout.of(spec), 0
     pages = pages_for(layout, max(context, rows) + 16)
     given = replace(options, max_rows=rows, kv_pages=pages)
     full = plan_memory(spec, gpu, VectorProducts(gpu, gpu.arithmetic), rows, short_type(gpu))[0].total
-    budget = (full + cache_bytes(layout, given)) * 9 // 10
-    used, peak, kind = _within(spec, replace(given, vram=budget), pages, rows)
-    size = f"{used / 1e6:.1f} MB used, at most {peak / 1e6:.1f} MB of {budget / 1e6:.1f}"
-    say(f"budgets, {name}: a prompt of {rows} rows", kind, size, budget=budget, used=used, peak=peak)
+    whole = full + cache_bytes(gpu, layout, given)
+    for tenths, opened in ((9, open_hybrid), (10, GpuExecutor)):
+        budget = whole * tenths // 10
+        taken = _within(spec, replace(given, vram=budget), pages, rows, opened)
+        _tell(say, f"budgets, {name}: {rows} rows in {budget / 1e6:.1f} MB", budget, taken)
+        wrong += taken.most > budget
+    return wrong
 
 
-def _within(spec: ModelSpec, options: ExecutorOptions, pages: tuple[int, ...], rows: int) -> tuple[int, int, str]:
-    """What a model takes of the card, what it took at most while it was loaded and run, and what it runs on."""
+def _within(
+    spec: ModelSpec,
+    options: ExecutorOptions,
+    pages: tuple[int, ...],
+    rows: int,
+    opened: Callable[[ModelSpec, ExecutorOptions], Executor] = open_hybrid,
+) -> Taken:
+    """What a model takes of the card, and took at most while it was loaded and run."""
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()
-    before = _requested("current")
-    made = open_hybrid(spec, options)
+    given, held = torch.cuda.memory_allocated(), torch.cuda.memory_reserved()
+    made = opened(spec, options)
     made.allocate_kv(pages, "f16", (0,) * len(made.layout.groups))
-    made.forward(simple_step(made.layout, np.arange(rows, dtype=np.int32) % 8, output_rows=np.array([rows - 1])))
+    for _ in range(2):
+        step = simple_step(made.layout, np.arange(rows, dtype=np.int32) % 8, output_rows=np.array([rows - 1]))
+        made.forward(step)
     made.forward(simple_step(made.layout, np.array([7], np.int32), rows))
     memory = made.memory()
     used = sum(part.get("cuda", 0) for part in (memory.weights, memory.kv, memory.workspace))
-    peak = _requested("peak") - before
-    kind = type(made).__name__
+    found = Taken(
+        used,
+        torch.cuda.max_memory_allocated() - given,
+        torch.cuda.max_memory_reserved() - held,
+        type(made).__name__,
+    )
     made.close()
-    return used, peak, kind
+    return found

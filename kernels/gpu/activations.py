@@ -58,11 +58,6 @@ class Activation:
         """The five output arguments of a program that stores activations."""
         return self.planes, self.quants, self.facts, self.natural, self.short
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes of all buffers."""
-        return sum(x.nbytes for x in (*self.pointers, self.fragments))
-
 
 def make_activation(
     gpu: Gpu, columns: int, few: int, many: int, few_formats: Format, many_formats: Format, short: torch.dtype

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
-from typing import Any, Literal
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
 from localllm.kernels.errors import UnsupportedModelError
 
+if TYPE_CHECKING:
+    from .card_memory import Arena
+
 Arithmetic = Literal["float32", "int8"]
 
-_RESERVE = 512 << 20  # of the card's memory: the CUDA context's own needs, graphs, the library's workspace
+_RESERVE = 512 << 20  # of the card's memory: the CUDA context's own needs, graphs, programs
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Gpu:
-    """Where kernels run. `nothing` fills pointer arguments that a kernel does not use."""
+    """Where kernels run. `nothing` fills pointer arguments that a kernel does not use; `arena`: where buffers lie."""
 
     device: torch.device
     name: str
@@ -27,6 +30,7 @@ class Gpu:
     bandwidth: float  # bytes a second, from the card's clock and bus width; 0 where unknown
     issue_rate: float  # instructions a second over all threads
     nothing: torch.Tensor
+    arena: Arena | None = None
 
     @property
     def early_launch(self) -> bool:
@@ -64,8 +68,14 @@ class Gpu:
         return found | {"launch_pdl": True} if self.early_launch else found
 
     def empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-        """A zeroed tensor."""
+        """A zeroed tensor, in the arena if there is one."""
+        if self.arena is not None:
+            return self.arena.take(shape, dtype)
         return torch.zeros(shape, dtype=dtype, device=self.device)
+
+    def inside(self, arena: Arena) -> Gpu:
+        """The same card, whose buffers are cut out of an arena."""
+        return replace(self, arena=arena)
 
 
 def open_gpu(index: int = 0) -> Gpu:

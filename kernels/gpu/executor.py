@@ -15,16 +15,18 @@ from localllm.kernels.kv_layout import KVLayout
 from localllm.kernels.step import Output
 
 from .bucket import bucket_of
+from .card_memory import make_arena, piece_bytes, take_room
+from .cublas import open_cublas
 from .device import free_memory, open_gpu, short_type, unused
 from .expert_moves import ExpertMoves, landing_words
 from .flow import Machine
 from .fragment_products import FragmentProducts, takes_fragments, vector_rows
 from .inputs import StepInputs, input_bytes
-from .kv_pools import MOST_SEQUENCES, KVPools, cache_bytes, kv_bytes, step_bytes
+from .kv_pools import MOST_SEQUENCES, KVPools, allocation, cache_bytes, step_bytes
 from .library_products import LibraryProducts
 from .matrix_products import MatrixProducts
 from .model import GpuAttention, ModelBuilder
-from .planning import plan_memory
+from .planning import gib, plan_memory
 from .runner import Runner
 from .step_program import StepProgram
 from .streaming import Stream, StreamedWeights
@@ -43,6 +45,8 @@ if TYPE_CHECKING:
     from localllm.kernels.step import Step
 
     from .bucket import Bucket
+    from .card_memory import Arena
+    from .cublas import CublasLt
     from .device import Arithmetic
     from .meeting import Meeting
     from .model import GpuModel
@@ -95,42 +99,43 @@ class GpuExecutor:
         planned, counted, stream = plan_memory(
             spec, self.gpu, self._vectors, self.max_rows, self._short, self._splits, own.piece_bytes, own.moving
         )
-        budget = given.vram if given.vram is not None else free_memory(self.gpu)
-        self._budget = budget
-        cache = cache_bytes(self.layout, given)
-        if budget is not None and planned.total + cache > budget:
-            raise OutOfMemoryError(
-                f"{spec.name} needs {_gib(planned.total + cache)} on {self.gpu.name} (weights {_gib(planned.weights)}, "
-                f"workspace {_gib(planned.workspace)}, KV {_gib(cache)}), but the budget is {_gib(budget)}",
-                hint="Use a smaller quantisation, a smaller --vram share elsewhere, or --device cpu.",
-            )
+        self._budget = given.vram if given.vram is not None else free_memory(self.gpu)
+        cache = cache_bytes(self.gpu, self.layout, given)
+        planned.check(f"{spec.name} needs {{}} on {self.gpu.name}", cache, self._budget)
         self.planned = planned
         self._pools: KVPools | None = None
         self._inputs_memory: tuple[torch.Tensor, torch.Tensor] | None = None
+        self._cache: Arena | None = None
+        self._cublas: CublasLt | None = None
         self._programs: OrderedDict[Bucket, Runner] = OrderedDict()
         self._started: tuple[Runner, Step] | None = None
         self.streamed: StreamedWeights | None = None
         self.moves: ExpertMoves | None = None
         self._moving = own.moving
-        self._entering: torch.Tensor | None = None
-        if own.entered:
-            self._entering = self._host_memory(4 * self.max_rows * spec.hidden_size).view(torch.float32)
-        self._allocate(counted, given, stream)
+        entering = self._host_memory(4 * self.max_rows * spec.hidden_size) if own.entered else None
+        self._entering = None if entering is None else entering.view(torch.float32)
+        self._allocate(counted, given, stream, cache)
 
-    def _allocate(self, words: int, options: ExecutorOptions, stream: StreamPlan | None) -> None:
+    def _allocate(self, words: int, options: ExecutorOptions, stream: StreamPlan | None, cache: int) -> None:
+        planned = self.planned
         try:
-            self._arena = torch.zeros(words, dtype=torch.int32, device=self.gpu.device)
-            memory = WeightMemory(self.gpu, self._arena, options.progress)
+            take_room(self.gpu, planned.weights + planned.workspace + max(planned.loading, cache))
+            piece = piece_bytes(self.gpu, planned.buffers + max(planned.loading, cache))
+            self._arena = make_arena(self.gpu, 4 * words)
+            memory = WeightMemory(self.gpu, self._arena.take((words,), torch.int32), options.progress, piece)
             self._model: GpuModel = ModelBuilder(self.spec, memory, self._splits).build()
             blocks = () if stream is None else stream.blocks
+            self._slots = make_arena(self.gpu, planned.slots)
+            beside = self.gpu.inside(self._slots)
             if stream is not None:  # before the workspace, so that what packing needs for a moment has its room
-                self.streamed = StreamedWeights(self.gpu, self.spec, self._splits, self._model, stream)
-            space = make_workspace(self.gpu, self._model, self._vectors, self.max_rows, self._short, blocks)
-            landing = landing_words(self.gpu, self.spec, self._splits) if self._moving else (0, 0)
-            if landing[0]:
-                self.moves = ExpertMoves(self.gpu, self.spec, landing, self._model, self.streamed)
-            self._splits = {}
-            library = LibraryProducts(self.gpu, space.scratch, space.products)
+                self.streamed = StreamedWeights(beside, self.spec, self._splits, self._model, stream, piece)
+            if self._moving and (landing := landing_words(self.gpu, self.spec, self._splits))[0]:
+                self.moves = ExpertMoves(beside, self.spec, landing, self._model, self.streamed)
+            self._splits, self._buffers = {}, make_arena(self.gpu, planned.buffers)
+            inside = self.gpu.inside(self._buffers)
+            space = make_workspace(inside, self._model, self._vectors, self.max_rows, self._short, blocks)
+            self._cublas = open_cublas(self.gpu) if space.library.numel() else None
+            library = LibraryProducts(self.gpu, space.scratch, space.products, self._cublas, space.library)
             self._machine = Machine(
                 self.gpu,
                 self._vectors,
@@ -147,8 +152,8 @@ class GpuExecutor:
         except torch.OutOfMemoryError as error:
             self.close()
             raise OutOfMemoryError(
-                f"{self.spec.name} needs {_gib(self.planned.total)} on {self.gpu.name}, which has "
-                f"{_gib(unused(self.gpu))} free",
+                f"{self.spec.name} needs {gib(self.planned.total)} on {self.gpu.name}, which has "
+                f"{gib(unused(self.gpu))} free",
                 hint="Close other programs that use the GPU, or give a lower --vram.",
             ) from error
         if options.progress is not None:
@@ -168,24 +173,26 @@ class GpuExecutor:
         """Make the page pools, f16 or f32; OutOfMemoryError when they do not fit into what the weights left."""
         self._programs.clear()
         self._pools = None
-        self._inputs_memory = None
-        wanted, inputs = kv_bytes(self.layout, pages, kv_type), step_bytes(self.max_rows, pages)
-        if self._budget is not None and self.planned.total + wanted + inputs > self._budget:
+        self._inputs_memory = self._cache = None
+        wanted = allocation(self.gpu, self.layout, self.max_rows, pages, kv_type)
+        if self._budget is not None and self.planned.total + wanted > self._budget:
             raise OutOfMemoryError(
-                f"a KV cache of {_gib(wanted)} does not fit on {self.gpu.name}: weights and workspace take "
-                f"{_gib(self.planned.total)} of {_gib(self._budget)}",
+                f"a KV cache of {gib(wanted)} does not fit on {self.gpu.name}: weights and workspace take "
+                f"{gib(self.planned.total)} of {gib(self._budget)}",
                 hint="Ask for a shorter --context.",
             )
         try:
-            self._pools = KVPools(self.gpu, self.layout, pages, kv_type)
-            card = torch.zeros(inputs, dtype=torch.uint8, device=self.gpu.device)
+            arena = make_arena(self.gpu, wanted)
+            self._pools = KVPools(self.gpu.inside(arena), self.layout, pages, kv_type)
+            card = arena.take((step_bytes(self.max_rows, pages),), torch.uint8)
         except torch.OutOfMemoryError as error:
             self._pools = None
             raise OutOfMemoryError(
-                f"a KV cache needs {_gib(wanted)}, but {self.gpu.name} has {_gib(unused(self.gpu))} free",
+                f"a KV cache needs {gib(wanted)}, but {self.gpu.name} has {gib(unused(self.gpu))} free",
                 hint="Ask for a shorter --context.",
             ) from error
-        self._inputs_memory = self._host_memory(inputs), card
+        self._inputs_memory = self._host_memory(len(card)), card
+        self._cache = arena
 
     def forward(self, step: Step) -> npt.NDArray[np.float32]:
         """Run at most `max_rows` rows; returns [R, vocabulary] logits or [R, hidden], valid until the next call."""
@@ -365,10 +372,8 @@ class GpuExecutor:
     def memory(self) -> MemoryUse:
         """What is allocated now, under the device name "cuda"."""
         kv = 0 if self._pools is None else self._pools.nbytes
-        inputs = 0 if self._inputs_memory is None else self._inputs_memory[1].nbytes
-        slots = 0 if self.streamed is None else self.streamed.nbytes
-        slots += 0 if self.moves is None else self.moves.nbytes
-        workspace = self._machine.workspace.nbytes + inputs + slots
+        inputs = 0 if self._cache is None else self._cache.nbytes - kv
+        workspace = self._slots.nbytes + self._buffers.nbytes + inputs
         return MemoryUse(weights={"cuda": self._arena.nbytes}, kv={"cuda": kv}, workspace={"cuda": workspace})
 
     def describe(self) -> str:
@@ -385,12 +390,10 @@ class GpuExecutor:
     def close(self) -> None:
         """Free everything on the card."""
         self._programs = OrderedDict()
-        self._pools = self._inputs_memory = None
-        for name in ("_arena", "_model", "_machine", "_logits", "streamed", "moves"):
+        self._pools = self._inputs_memory = self._cache = None
+        if self._cublas is not None:
+            self._cublas.close()
+        for name in ("_arena", "_slots", "_buffers", "_model", "_machine", "_logits", "streamed", "moves"):
             self.__dict__.pop(name, None)
         if not self.gpu.interpreted:
             torch.cuda.empty_cache()
-
-
-def _gib(size: int) -> str:
-    return f"{size / (1 << 30):.2f} GiB"

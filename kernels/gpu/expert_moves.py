@@ -68,11 +68,6 @@ class ExpertMoves:
         self._side = None if gpu.interpreted else torch.cuda.Stream(gpu.device)
         self._crossed: torch.cuda.Event | None = None
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes on the card."""
-        return self.landing.nbytes
-
     def prepare(self, swap: Swap, number: int) -> None:
         """Pack both experts of the `number`-th move in the host's memory: on any thread, with that thread alone."""
         if not self._gpu.interpreted:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from .activations import Format
+from .linear import packed_alike
 from .row_launch import Part
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ class FeedForwardBlock:
 
     def input_formats(self, flow: Flow, block: GpuFeedForward) -> Format:
         """The formats of x that the block's first products read."""
-        return flow.formats(block.up.matrices) if _alike(block) else Format.SHORT
+        return flow.formats(block.up.matrices) if packed_alike(block.gate, block.up) else Format.SHORT
 
     def run(
         self,
@@ -47,15 +48,10 @@ class FeedForwardBlock:
     def _activate(self, flow: Flow, block: GpuFeedForward) -> tuple[Activation, Format]:
         """The inner activation, and in which format it lies scaled for tensor cores (NONE: not scaled)."""
         machine, inner = self._machine, self._machine.workspace.inner[block.up.rows]
-        kind, alike = block.block.activation, _alike(block)
+        kind, alike = block.block.activation, packed_alike(block.gate, block.up)
         if flow.vector and alike:
             formats = machine.vectors.formats(*block.down.matrices)
             machine.vectors.activated(block.gate, block.up, flow.x, flow.rows, kind, inner, formats, flow.pending)
             return inner, Format.NONE
         formats = machine.matrices.formats(block.down.matrices, flow.rows) if alike else Format.SHORT
         return inner, machine.matrices.activated(block.gate, block.up, flow.x, flow.rows, kind, inner, formats)
-
-
-def _alike(block: GpuFeedForward) -> bool:
-    """Whether gate and up are packed alike, so that one kernel can read both."""
-    return block.gate is None or block.gate.matrices[0].shape == block.up.matrices[0].shape

@@ -83,7 +83,7 @@ def _experts(builder: ModelBuilder, layer: int, split: SplitExperts) -> GpuExper
         builder.precise(block.router),
         builder.memory.vector(block.selection_bias),
         None if split.hot is None else builder.experts(split.hot),
-        builder.memory.integers(np.maximum(split.places, -1).astype(np.int32)),
+        builder.memory.values(np.maximum(split.places, -1).astype(np.int32)),
         builder.norm(block.post_norm),
     )
 

@@ -11,6 +11,8 @@ import torch
 from localllm.kernels.errors import ExecutionError, UnsupportedModelError
 from localllm.kernels.kv_layout import PAGE_SIZE
 
+from .card_memory import Arena, in_grains
+
 if TYPE_CHECKING:
     from localllm.kernels.executor import ExecutorOptions
     from localllm.kernels.kv_layout import KVLayout, KVType
@@ -42,11 +44,17 @@ def step_bytes(rows: int, pages: tuple[int, ...]) -> int:
     return tables + rows * (64 + 32 * len(pages)) + rows**2 + (1 << 16)
 
 
-def cache_bytes(layout: KVLayout, options: ExecutorOptions) -> int:
+def cache_bytes(gpu: Gpu, layout: KVLayout, options: ExecutorOptions) -> int:
     """What `allocate_kv` will take for the cache that the options announce, with inputs; 0 if they announce none."""
-    if not options.kv_pages:
-        return 0
-    return kv_bytes(layout, options.kv_pages, options.kv_type) + step_bytes(options.max_rows, options.kv_pages)
+    return allocation(gpu, layout, options.max_rows, options.kv_pages, options.kv_type) if options.kv_pages else 0
+
+
+def allocation(gpu: Gpu, layout: KVLayout, rows: int, pages: tuple[int, ...], kv_type: KVType) -> int:
+    """Bytes of the card that pools take, with the inputs of steps of at most `rows` rows."""
+    arena = Arena()
+    arena.take((kv_bytes(layout, pages, kv_type),), torch.uint8)
+    arena.take((step_bytes(rows, pages),), torch.uint8)
+    return in_grains(gpu, arena.used)
 
 
 def stored_type(kv_type: KVType) -> torch.dtype:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from localllm.kernels.spec import Activation as Nonlinearity
 
+    from .cublas import CublasLt
     from .device import Gpu
     from .matrix import PackedMatrix
 
@@ -22,12 +23,21 @@ class LibraryProducts:
     """Launches products of hundreds of rows.
 
     `scratch` holds dequantised weights and `products` float32 results that an activation follows, both flat.
+    `workspace` is what cuBLASLt may use; without that library PyTorch multiplies, with memory of its own.
     """
 
-    def __init__(self, gpu: Gpu, scratch: torch.Tensor, products: torch.Tensor) -> None:
+    def __init__(
+        self,
+        gpu: Gpu,
+        scratch: torch.Tensor,
+        products: torch.Tensor,
+        cublas: CublasLt | None = None,
+        workspace: torch.Tensor | None = None,
+    ) -> None:
         self.gpu = gpu
         self.products = products
         self._scratch = scratch
+        self._cublas, self._workspace = cublas, workspace
 
     def _dense(
         self, matrix: PackedMatrix, first: int, rows: int, dtype: torch.dtype, out: torch.Tensor
@@ -59,10 +69,8 @@ class LibraryProducts:
             for first in range(0, matrix.shape.rows, step):
                 count = min(step, matrix.shape.rows - first)
                 weights = self._dense(matrix, first, -(-count // 16) * 16, x.dtype, self._scratch)[:count]
-                multiply(x[:rows], weights, out[:, start + first : start + first + count])
+                self._multiply(x[:rows], weights, out[:, start + first : start + first + count], factor)
             start += matrix.shape.rows
-        if factor != 1.0:
-            out.mul_(factor)
         if linear.bias is not None:
             out.add_(linear.bias)
 
@@ -82,11 +90,23 @@ class LibraryProducts:
                 space = self._scratch[half * padded * width :]
                 weights = self._dense(part.matrices[0], first, padded, x.dtype, space)
                 here = y[:, half * padded : (half + 1) * padded]
-                multiply(x[:rows], weights, here)
+                self._multiply(x[:rows], weights, here)
             biases = [None if part.bias is None else part.bias[first:] for part in parts]
             place = out.view(-1)[first:]
             up_sums = None if gate is None else y[:, padded:]
             store_activated(self.gpu, y, up_sums, rows, 1, 0, count, y.shape[1], place, out.shape[1], kind, biases)
+
+    def _multiply(self, x: torch.Tensor, weights: torch.Tensor, out: torch.Tensor, factor: float = 1.0) -> None:
+        """out = factor * (x @ weights.T), float32, of float16 or bfloat16 numbers on a card; of any on the CPU."""
+        if self._cublas is not None and self._workspace is not None and x.dtype != torch.float32:
+            self._cublas.multiply(x, weights, out, factor, self._workspace)
+            return
+        if x.is_cuda and x.dtype != torch.float32:
+            torch.mm(x, weights.t(), out_dtype=torch.float32, out=out)
+        else:
+            torch.mm(x.float(), weights.float().t(), out=out)
+        if factor != 1.0:
+            out.mul_(factor)
 
 
 def store_activated(
@@ -128,11 +148,3 @@ def byte_pointers(matrix: PackedMatrix) -> tuple[torch.Tensor, ...]:
     """A matrix's arrays as the tile programs take them: quants and high bits by bytes."""
     quants = matrix.numbers if matrix.shape.family.dense else matrix.quants.view(torch.uint8)
     return quants, matrix.high.view(torch.uint8), matrix.scales, matrix.supers
-
-
-def multiply(x: torch.Tensor, weights: torch.Tensor, out: torch.Tensor) -> None:
-    """out = x @ weights.T, float32, of float16 or bfloat16 numbers on a card; of any on the CPU."""
-    if x.is_cuda and x.dtype != torch.float32:
-        torch.mm(x, weights.t(), out_dtype=torch.float32, out=out)
-    else:
-        torch.mm(x.float(), weights.float().t(), out=out)

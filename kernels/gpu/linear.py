@@ -42,6 +42,11 @@ class GpuLinear:
         return self.matrices[0].shape.columns
 
 
+def packed_alike(one: GpuLinear | None, other: GpuLinear) -> bool:
+    """Whether one kernel can read both: gates (None: there are none) and ups."""
+    return one is None or one.matrices[0].shape == other.matrices[0].shape
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class PendingNorm:
     """An RMS norm that the next product finishes: partial sums of squares [rows, parts]."""

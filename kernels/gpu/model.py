@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 
 from localllm.kernels.errors import UnsupportedModelError
 from localllm.kernels.kv_layout import KVLayout
@@ -18,6 +17,8 @@ from .linear import GpuLinear
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+    import torch
 
     from localllm.gguf_io import QuantType, Tensor
     from localllm.kernels.hybrid.halves import Split
@@ -164,7 +165,8 @@ class ModelBuilder:
         frequencies = np.zeros((max(1, len(self._ropes)), 1 << (width - 1).bit_length()))
         for row, rope in zip(frequencies, self._ropes, strict=False):
             row[: len(rope.inverse_frequencies)] = rope.inverse_frequencies
-        device = memory.device
+        pairs = np.array([len(rope.inverse_frequencies) for rope in self._ropes], np.int32)
+        magnitudes = np.array([rope.magnitude for rope in self._ropes], np.float32)
         return GpuModel(
             spec,
             KVLayout.of(spec),
@@ -174,10 +176,10 @@ class ModelBuilder:
             layers,
             self.norm(spec.head.norm),
             self.linear(spec.head.linear),
-            torch.from_numpy(frequencies).to(device),
-            torch.tensor([len(rope.inverse_frequencies) for rope in self._ropes], dtype=torch.int32, device=device),
-            torch.tensor([rope.magnitude for rope in self._ropes], dtype=torch.float32, device=device),
-            torch.ones(spec.hidden_size, dtype=torch.float32, device=device),
+            memory.values(frequencies),
+            memory.values(pairs),
+            memory.values(magnitudes),
+            memory.values(np.ones(spec.hidden_size, np.float32)),
             frozenset(self._unpacked),
             self._turned,
         )

@@ -7,6 +7,9 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from localllm.kernels.errors import OutOfMemoryError
+
+from .card_memory import LOADING, SMALL, Arena, in_grains
 from .expert_moves import landing_words
 from .model import ModelBuilder
 from .streaming import StreamPlan
@@ -25,15 +28,41 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class PlannedMemory:
-    """Bytes on the card before anything is allocated."""
+    """Bytes on the card before anything is allocated.
+
+    `slots` and `buffers` are the workspace; `loading` must be free beside them while weights are packed, and the
+    allocator keeps `small` for itself.
+    """
 
     weights: int
-    workspace: int
+    slots: int
+    buffers: int
+    loading: int
+    small: int
+
+    @property
+    def workspace(self) -> int:
+        """Bytes of all that lies beside the weights."""
+        return self.slots + self.buffers
 
     @property
     def total(self) -> int:
         """All of them."""
-        return self.weights + self.workspace
+        return self.weights + self.workspace + self.loading + self.small
+
+    def check(self, what: str, cache: int, budget: int | None) -> None:
+        """OutOfMemoryError, beginning with `what` (of the size that is needed), when it and a KV cache do not fit."""
+        if budget is not None and self.total + cache > budget:
+            sizes = f"weights {gib(self.weights)}, workspace {gib(self.total - self.weights)}, KV {gib(cache)}"
+            raise OutOfMemoryError(
+                f"{what.format(gib(self.total + cache))} ({sizes}), but the budget is {gib(budget)}",
+                hint="Use a smaller quantisation, a smaller --vram share elsewhere, or --device cpu.",
+            )
+
+
+def gib(size: int) -> str:
+    """A size for people."""
+    return f"{size / (1 << 30):.2f} GiB"
 
 
 def plan_memory(
@@ -52,11 +81,18 @@ def plan_memory(
     """
     memory = WeightMemory(gpu)
     model = ModelBuilder(spec, memory, splits).build()
-    unreal = replace(gpu, device=torch.device("meta"))
+    arena = Arena()
+    unreal = replace(gpu, device=torch.device("meta"), arena=arena)
     stream = StreamPlan(gpu, spec, splits, piece_bytes) if splits and piece_bytes else None
-    space = make_workspace(unreal, model, vectors, rows, short, () if stream is None else stream.blocks)
-    slots = 0 if stream is None else stream.nbytes
+    make_workspace(unreal, model, vectors, rows, short, () if stream is None else stream.blocks)
+    slots = Arena()
+    if stream is not None:
+        stream.make_slots(unreal.inside(slots))
     if splits and moving:
         words, places = landing_words(gpu, spec, splits)
-        slots += 4 * words * places
-    return PlannedMemory(memory.words * 4, space.nbytes + slots), memory.words, stream
+        unreal.inside(slots).empty((places, words), torch.int32)
+    buffers = in_grains(gpu, arena.used)
+    weights, beside = in_grains(gpu, 4 * memory.words), in_grains(gpu, slots.used)
+    loading = 0 if gpu.interpreted else max(0, LOADING - buffers)
+    planned = PlannedMemory(weights, beside, buffers, loading, 0 if gpu.interpreted else SMALL)
+    return planned, memory.words, stream

@@ -54,6 +54,16 @@ class StreamedPiece:
     places: torch.Tensor | None
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class StreamSlots:
+    """int32: the slots of pieces, the tables of experts' places, the fence behind copies, and how often experts hit."""
+
+    pieces: list[torch.Tensor]
+    tables: torch.Tensor
+    fence: torch.Tensor
+    uses: torch.Tensor
+
+
 def _build(builder: ModelBuilder, block: FeedForward | MixtureOfExperts) -> GpuFeedForward | GpuExperts:
     return builder.feed_forward(block) if isinstance(block, FeedForward) else builder.stacks(block)
 
@@ -89,8 +99,16 @@ class StreamPlan:
         self.experts = max((s.block.experts for s in splits.values() if isinstance(s, SplitExperts)), default=0)
         count = sum(len(self.pieces[i]) for i, split in splits.items() if isinstance(split, SplitExperts))
         self.table_words = self.experts * count
-        uses = self.experts * len(spec.layers)
-        self.nbytes = 4 * (SLOTS * self.slot_words + self.table_words + FENCE_WORDS + uses)
+        self.layers = len(spec.layers)
+
+    def make_slots(self, gpu: Gpu) -> StreamSlots:
+        """What lies on the card for all that crosses."""
+        return StreamSlots(
+            [gpu.empty((self.slot_words,), torch.int32) for _ in range(SLOTS)],
+            gpu.empty((self.table_words,), torch.int32),
+            gpu.empty((FENCE_WORDS,), torch.int32),
+            gpu.empty((self.layers, self.experts), torch.int32),
+        )
 
 
 def _shape(linear: Linear | None) -> object:
@@ -101,23 +119,28 @@ class StreamedWeights:
     """The pieces in the host's memory, filled, and the slots on the card."""
 
     def __init__(
-        self, gpu: Gpu, spec: ModelSpec, splits: Mapping[int, Split], model: GpuModel, plan: StreamPlan
+        self,
+        gpu: Gpu,
+        spec: ModelSpec,
+        splits: Mapping[int, Split],
+        model: GpuModel,
+        plan: StreamPlan,
+        piece_bytes: int,
     ) -> None:
+        """`piece_bytes`: of the file, packed at once."""
         self.gpu = gpu
-        self._slots = [gpu.empty((plan.slot_words,), torch.int32) for _ in range(SLOTS)]
-        self._tables = gpu.empty((plan.table_words,), torch.int32)
-        self.fence = gpu.empty((FENCE_WORDS,), torch.int32)
+        slots = plan.make_slots(gpu)
+        self._slots, self.fence, self.uses = slots.pieces, slots.fence, slots.uses
         self.pieces: list[StreamedPiece] = []
         self.by_layer: dict[int, range] = {}
         self._homes: dict[tuple[int, int], tuple[int, int]] = {}  # of layer and expert: its piece and number there
-        self.uses = gpu.empty((len(spec.layers), plan.experts), torch.int32)
-        tables = iter(self._tables.split(plan.experts) if plan.experts else ())
+        tables = iter(slots.tables.split(plan.experts) if plan.experts else ())
         for layer, pieces in plan.pieces.items():
             start, split, half = len(self.pieces), splits[layer], model.layers[layer].feed_forward
             for piece in pieces:
                 slot = self._slots[len(self.pieces) % SLOTS]
                 slot.zero_()  # padding of a piece of another shape
-                memory = WeightMemory(gpu, slot)
+                memory = WeightMemory(gpu, slot, piece_bytes=piece_bytes)
                 block = _build(ModelBuilder(spec, memory), piece.block)
                 host = torch.empty(memory.words, dtype=torch.int32, pin_memory=not gpu.interpreted)
                 host.copy_(slot[: memory.words])
@@ -131,12 +154,6 @@ class StreamedWeights:
                         self._homes[layer, expert] = len(self.pieces), int(own[expert])
                 self.pieces.append(StreamedPiece(layer, _joined(half, block, piece.first), memory.words, host, places))
             self.by_layer[layer] = range(start, len(self.pieces))
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes on the card."""
-        slots = sum(slot.nbytes for slot in self._slots)
-        return slots + self._tables.nbytes + self.fence.nbytes + self.uses.nbytes
 
     @property
     def host_bytes(self) -> int:

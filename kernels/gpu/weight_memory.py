@@ -10,6 +10,7 @@ import torch
 from localllm.gguf_io import QuantType, dequantize
 from localllm.kernels.executor import LoadProgress
 
+from .card_memory import MOST_PIECE
 from .families import F16, F32, Family, family_of
 from .matrix import MatrixShape, PackedMatrix
 
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
 
     from .device import Gpu
 
-_PIECE_BYTES = 8 << 20  # of the file, uploaded and packed at once; packing needs about ten times as much for a moment
 _ALIGNMENT = 64  # int32 words
 
 
@@ -32,9 +32,15 @@ class WeightMemory:
     """
 
     def __init__(
-        self, gpu: Gpu, arena: torch.Tensor | None = None, progress: Callable[[LoadProgress], None] | None = None
+        self,
+        gpu: Gpu,
+        arena: torch.Tensor | None = None,
+        progress: Callable[[LoadProgress], None] | None = None,
+        piece_bytes: int = MOST_PIECE,
     ) -> None:
+        """`piece_bytes` of the file are packed at once; that needs about ten times as much memory for a moment."""
         self.words = 0
+        self._piece_bytes = piece_bytes
         self.device = torch.device("meta") if arena is None else arena.device
         self._gpu = gpu
         self._arena = arena
@@ -43,7 +49,7 @@ class WeightMemory:
         self._vectors: dict[tuple[int, ...], torch.Tensor] = {}
         self._kept: list[object] = []  # so that an id stays its tensor's own
         on_card = arena is not None and arena.is_cuda
-        self._uploader = _PinnedUploader(gpu) if on_card else None
+        self._uploader = _PinnedUploader(gpu, piece_bytes) if on_card else None
 
     def matrix(self, tensors: Sequence[Tensor], family: Family | None = None) -> PackedMatrix:
         """Matrices of equal width one below the other (or one stack of experts), packed."""
@@ -72,8 +78,11 @@ class WeightMemory:
                 rows = matrix.numbers.view(experts, shape.padded_rows, shape.padded_columns)
                 for expert in range(experts):
                     part = tensor.expert(expert) if len(tensor.shape) == 3 else tensor
-                    turned = torch.from_numpy(dequantize(part)).to(rows.device, rows.dtype).t()
-                    rows[expert, : shape.rows, : shape.columns].copy_(turned)
+                    step = max(1, self._piece_bytes // (4 * part.columns))
+                    for start in range(0, part.rows, step):
+                        stop = min(start + step, part.rows)
+                        numbers = torch.from_numpy(dequantize(part.row_slice(start, stop))).to(rows.dtype)
+                        rows[expert, : shape.rows, start:stop].copy_(numbers.to(rows.device).t())
             self._matrices[key] = matrix
             self._kept.append(tensor)
         return self._matrices[key]
@@ -95,11 +104,12 @@ class WeightMemory:
             self._kept.append(tensors)
         return self._vectors[key]
 
-    def integers(self, values: np.ndarray[tuple[int, ...], np.dtype[np.int32]]) -> torch.Tensor:
-        """Whole numbers that are no weights; kept anew each time."""
-        memory = self._take(values.size)
+    def values(self, values: np.ndarray[tuple[int, ...], np.dtype[np.generic]]) -> torch.Tensor:
+        """Numbers of four or eight bytes that are no weights; kept anew each time."""
+        source = torch.from_numpy(np.ascontiguousarray(values))
+        memory = self._take(values.nbytes // 4).view(source.dtype).view(source.shape)
         if self._arena is not None:
-            memory.copy_(torch.from_numpy(values.reshape(-1)))
+            memory.copy_(source)
         return memory
 
     def vector(self, tensor: Tensor | None) -> torch.Tensor | None:
@@ -121,7 +131,7 @@ class WeightMemory:
             for expert in range(matrix.shape.experts):
                 part = tensor.expert(expert) if len(tensor.shape) == 3 else tensor
                 first = row if len(tensor.shape) == 2 else expert * matrix.shape.padded_rows
-                step = max(4, _PIECE_BYTES // max(1, part.data.nbytes // part.rows) // 4 * 4)
+                step = max(4, self._piece_bytes // max(1, part.data.nbytes // part.rows) // 4 * 4)
                 for start in range(0, part.rows, step):
                     piece = part.row_slice(start, min(start + step, part.rows))
                     matrix.fill(first + start, piece, self._upload(piece.data))
@@ -136,15 +146,15 @@ class WeightMemory:
 class _PinnedUploader:
     """Copies pieces of a mapped file through two page-locked buffers, so that reading and transfer overlap."""
 
-    def __init__(self, gpu: Gpu) -> None:
-        self._gpu = gpu
-        self._buffers = [torch.empty(_PIECE_BYTES, dtype=torch.uint8, pin_memory=True) for _ in range(2)]
+    def __init__(self, gpu: Gpu, piece_bytes: int) -> None:
+        self._gpu, self._piece_bytes = gpu, piece_bytes
+        self._buffers = [torch.empty(piece_bytes, dtype=torch.uint8, pin_memory=True) for _ in range(2)]
         self._free = [torch.cuda.Event() for _ in range(2)]
         self._turn = 0
 
     def upload(self, data: np.ndarray[tuple[int, ...], np.dtype[np.uint8]]) -> torch.Tensor:
         """The bytes on the card, in the same shape."""
-        if data.nbytes > _PIECE_BYTES:
+        if data.nbytes > self._piece_bytes:
             return torch.from_numpy(np.array(data)).to(self._gpu.device)
         self._turn = 1 - self._turn
         self._free[self._turn].synchronize()

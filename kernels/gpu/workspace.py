@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING
 import torch
 
 from .activations import Activation, Format, make_activation
+from .cublas import WORKSPACE_BYTES, has_cublas
 from .fragment_products import takes_fragments
 from .half_model import GpuExpertHalf, GpuHalf
-from .linear import MOST_SPLITS, VECTOR_ROWS
+from .linear import MOST_SPLITS, VECTOR_ROWS, packed_alike
+from .matrix_products import LIBRARY_ROWS
 from .model import GpuAttention, GpuExperts, GpuFeedForward, GpuLatentAttention
 
 if TYPE_CHECKING:
@@ -58,6 +60,7 @@ class Workspace:
     counters: torch.Tensor
     scratch: torch.Tensor
     products: torch.Tensor
+    library: torch.Tensor
     head_x: Activation
     logits: torch.Tensor
     best_values: torch.Tensor
@@ -66,15 +69,6 @@ class Workspace:
     cold: torch.Tensor
     all_chosen: torch.Tensor
     all_shares: torch.Tensor
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of all buffers."""
-        size = 0
-        for name in self.__slots__:
-            field = getattr(self, name)
-            size += sum(x.nbytes for x in field.values()) if isinstance(field, dict) else field.nbytes
-        return size
 
 
 def logit_rows(vocabulary: int, most_rows: int) -> int:
@@ -139,7 +133,12 @@ def make_workspace(
     tiles = -(-slots // tile) + most_experts if top_k else 1
     hidden, vocabulary = spec.hidden_size, spec.vocabulary_size
     outputs = logit_rows(vocabulary, many)
-    scratch = min(_SCRATCH_BYTES // short.itemsize, 2 * largest_matrix(model, streamed))
+    by_library = rows >= LIBRARY_ROWS and short != torch.float32 and not gpu.interpreted
+    by_library |= not all(packed_alike(block.gate, block.up) for block in feeds)
+    families = {block.up.matrices[0].shape.family for block in dense}
+    gated = {half.gates.matrices[0].shape.family for half in halves if half.gates is not None}
+    by_library |= bool(families and gated) and families != gated  # pieces that cross take these gates
+    scratch = min(_SCRATCH_BYTES // short.itemsize, 2 * largest_matrix(model, streamed)) if by_library else 1
     inner_rows = max(many if feeds else 0, slots)
     return Workspace(
         residual=floats(many, hidden),
@@ -169,7 +168,8 @@ def make_workspace(
         partial_sums=floats(partial_words(gpu, model) // 8),
         counters=integers(4096),
         scratch=gpu.empty((scratch,), short),
-        products=floats(min(many * 2 * inner, 64 << 20)),
+        products=floats(min(many * 2 * inner, 64 << 20) if by_library else 1),
+        library=gpu.empty((WORKSPACE_BYTES if by_library and has_cublas(gpu) else 0,), torch.uint8),
         head_x=buffer(hidden, few, max(outputs, few), Format.NATURAL),
         logits=floats(max(outputs, few), vocabulary),
         best_values=floats(max(outputs, few) * 64 * 64),

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from localllm.kernels.cpu.compile import KernelCompiler
 from localllm.kernels.cpu.executor import usable_cores
@@ -27,7 +28,6 @@ from .lowering import lower_cold, write_places
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    import numpy as np
     import numpy.typing as npt
 
     from localllm.kernels.cpu.operation import Operation
@@ -53,6 +53,7 @@ class ColdHalf:
         patience: float,
     ) -> None:
         self.threads = options.threads or usable_cores()
+        self._exchange = exchange
         self._spec = spec
         self._stacks = {i: s.cold.experts for i, s in splits.items() if isinstance(s, SplitExperts) and s.cold}
         self._compiler = KernelCompiler(choose_isa())
@@ -105,10 +106,17 @@ class ColdHalf:
         threads = governor.choose()
         if spare and threads == self.threads > 1:
             threads, noted = threads - 1, False
-        began = time.perf_counter()
         self._team.run(threads)
         if noted:
-            governor.record((time.perf_counter() - began) / rows)
+            governor.record(self._busy() / rows)
+
+    def _busy(self) -> float:
+        """Cycles of the last step in which the device's flags were up and the CPU's were not.
+
+        The rest of the step is waiting for the device, which no number of threads makes shorter.
+        """
+        times = self._exchange.times("cpu")
+        return float(np.maximum(times[:, 1] - times[:, 0], 0).sum())
 
     def threads_now(self) -> int:
         """How many threads the next step of a row uses."""

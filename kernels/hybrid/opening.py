@@ -36,7 +36,7 @@ def open_hybrid(spec: ModelSpec, options: ExecutorOptions) -> Executor:
     budget = options.vram if options.vram is not None else free_memory(gpu)
     if budget is None:
         budget = 1 << 62
-    room = budget - cache_bytes(KVLayout.of(spec), options)
+    room = budget - cache_bytes(gpu, KVLayout.of(spec), options)
     rates = unit_rates(spec, options.rates) if options.rates else None
     moving = any(isinstance(layer.feed_forward, MixtureOfExperts) for layer in spec.layers)
     own = GpuOptions(piece_bytes=PIECE_BYTES if options.max_rows >= FEWEST else 0, moving=moving)
@@ -86,11 +86,12 @@ def _layers(spec: ModelSpec, options: ExecutorOptions, budget: int) -> Executor:
 
 def fit_layers(spec: ModelSpec, options: ExecutorOptions, budget: int) -> int:
     """How many of the last layers, with the head and their KV cache, take at most `budget` bytes of the card."""
+    gpu = open_gpu()
 
     def size(on_card: int) -> int:
         part = back_of(spec, len(spec.layers) - on_card)
         pages = tuple(options.kv_pages[group] for group in groups_of(spec, part)) if options.kv_pages else ()
-        cache = cache_bytes(KVLayout.of(part), replace(options, kv_pages=pages))
+        cache = cache_bytes(gpu, KVLayout.of(part), replace(options, kv_pages=pages))
         return planned_bytes(part, options, GpuOptions())({}) + cache
 
     low, high = 0, len(spec.layers) - 1  # with all of them this would be the card alone, or halves

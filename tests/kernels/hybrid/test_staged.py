@@ -14,6 +14,7 @@ pytest.importorskip("triton")
 
 from localllm.kernels.cpu.executor import CpuExecutor
 from localllm.kernels.executor import ExecutorOptions
+from localllm.kernels.gpu.device import open_gpu
 from localllm.kernels.gpu.executor import GpuExecutor, GpuOptions
 from localllm.kernels.gpu.kv_pools import cache_bytes
 from localllm.kernels.hybrid.executor import HybridExecutor
@@ -93,7 +94,7 @@ def test_twenty_budgets_from_nothing_to_everything_open(spec_maker: Callable[...
     budgets = [full * step // 20 for step in range(21)]
     layers = [fit_layers(spec, options, budget) for budget in budgets]
     assert layers == sorted(layers)
-    cache = cache_bytes(KVLayout.of(spec), options)
+    cache = cache_bytes(open_gpu(), KVLayout.of(spec), options)
     halves = [fit_gpu(spec, options, budget - cache) is not None for budget in budgets]
     assert halves == sorted(halves)
     some, all_of_some = layers.index(1), halves.index(True)
