@@ -36,10 +36,12 @@ class ThreadGovernor:
         "_wins",
     )
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, most: int, first: int | None = None) -> None:
+        """`first`: threads to begin with, or the next possible number above (None: the most)."""
         counts = [1 << k for k in range(most.bit_length()) if 1 << k < most]
         self._candidates = [*counts, most]
-        self._current = len(self._candidates) - 1
+        wanted = most if first is None else min(first, most)
+        self._current = next(i for i, count in enumerate(self._candidates) if count >= wanted)
         self._times: deque[float] = deque(maxlen=_WINDOW)
         self._best = float("inf")
         self._trial: tuple[int, list[float]] | None = None

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from .activations import Activation
     from .flow import Flow, Machine
     from .model import GpuFeedForward, GpuNorm
+    from .vector_products import Beside
 
 
 class FeedForwardBlock:
@@ -40,18 +41,29 @@ class FeedForwardBlock:
         x, inner = self._activate(flow, block)
         flow.add(block.down, x, inner, scale, block.post_norm, next_norm, formats, extra)
 
-    def product(self, flow: Flow, block: GpuFeedForward, out: torch.Tensor) -> Part:
-        """block(x) in parts in `out`: a shared expert, whose sum waits for the others."""
-        x, inner = self._activate(flow, block)
-        return flow.product(block.down, x, inner, out)
+    def meets(self, flow: Flow, block: GpuFeedForward) -> bool:
+        """Whether its kernels can meet the CPU beside what they compute (`Beside`)."""
+        return flow.vector and packed_alike(block.gate, block.up) and not self._machine.gpu.interpreted
 
-    def _activate(self, flow: Flow, block: GpuFeedForward) -> tuple[Activation, Format]:
+    def product(
+        self,
+        flow: Flow,
+        block: GpuFeedForward,
+        out: torch.Tensor,
+        beside: tuple[Beside | None, Beside | None] = (None, None),
+    ) -> Part:
+        """block(x) in parts in `out`: a sum that waits for others. `beside`: what both kernels do, if it `meets`."""
+        x, inner = self._activate(flow, block, beside[0])
+        return flow.product(block.down, x, inner, out, beside[1])
+
+    def _activate(self, flow: Flow, block: GpuFeedForward, beside: Beside | None = None) -> tuple[Activation, Format]:
         """The inner activation, and in which format it lies scaled for tensor cores (NONE: not scaled)."""
         machine, inner = self._machine, self._machine.workspace.inner[block.up.rows]
         kind, alike = block.block.activation, packed_alike(block.gate, block.up)
         if flow.vector and alike:
             formats = machine.vectors.formats(*block.down.matrices)
-            machine.vectors.activated(block.gate, block.up, flow.x, flow.rows, kind, inner, formats, flow.pending)
+            of = block.gate, block.up, flow.x, flow.rows, kind
+            machine.vectors.activated(*of, inner, formats, flow.pending, beside)
             return inner, Format.NONE
         formats = machine.matrices.formats(block.down.matrices, flow.rows) if alike else Format.SHORT
         return inner, machine.matrices.activated(block.gate, block.up, flow.x, flow.rows, kind, inner, formats)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from .matrix import PackedMatrix
     from .matrix_products import MatrixProducts
     from .model import GpuNorm
-    from .vector_products import VectorProducts
+    from .vector_products import Beside, VectorProducts
     from .workspace import Workspace
 
 
@@ -107,11 +107,13 @@ class Flow:
         """As `add`, for a product that is already there."""
         self._finish(part, norm, formats, self.x, self.rows, scale, post_norm)
 
-    def product(self, linear: GpuLinear, x: Activation, inner: Format, out: torch.Tensor) -> Part:
-        """x W^T + bias in one or more parts in `out`; `inner` as in `add`."""
+    def product(
+        self, linear: GpuLinear, x: Activation, inner: Format, out: torch.Tensor, beside: Beside | None = None
+    ) -> Part:
+        """x W^T + bias in one or more parts in `out`; `inner` as in `add`; `beside` for a gemv only."""
         norm = self.pending if x is self.x else None
         if self.vector and not inner:
-            self.machine.vectors.plain(linear, x, self.rows, out, linear.rows, norm)
+            self.machine.vectors.plain(linear, x, self.rows, out, linear.rows, norm, beside=beside)
             return Part(out, 1, 0, linear.rows)
         count = self.machine.matrices.plain(linear, x, self.rows, out, inner=inner)
         return Part(out, count, self.rows * linear.rows, linear.rows)

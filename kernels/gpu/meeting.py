@@ -10,6 +10,7 @@ import torch
 import triton
 
 from .programs import meeting as programs
+from .vector_products import Beside
 
 if TYPE_CHECKING:
     from localllm.kernels.hybrid.exchange import Exchange
@@ -75,6 +76,33 @@ class Meeting:
             BLOCK=_BLOCK if gates is None else 4 * _BLOCK,
             num_warps=8 if gates is None else 16,
         )
+
+    def sending(
+        self,
+        layer: int,
+        number: torch.Tensor,
+        residual: torch.Tensor,
+        rows: int,
+        gates: torch.Tensor | None,
+        first: int,
+    ) -> Beside:
+        """`send` as what a program does beside others."""
+        width, nothing, sizes = residual.shape[1], self.gpu.nothing, (0, 0)
+        own, out = nothing, nothing
+        if gates is not None:
+            own, out = gates[:, first:], self.floats("gate", rows, gates.shape[1])[:, first:]
+            sizes = gates.shape[1] - first, gates.shape[1]
+        x, flag = self.floats("x", rows, width), self._flag("device", layer)
+        return Beside(
+            True, rows, width, residual, x, own, out, *sizes, flag, nothing, number, self._stamp(layer, 1), 0, 0
+        )
+
+    def receiving(self, layer: int, number: torch.Tensor, rows: int, out: torch.Tensor) -> Beside:
+        """`receive`, to `out`, as what a program does beside others."""
+        width, nothing, patience = self.exchange.sizes.hidden, self.gpu.nothing, int(self.patience * 1e9)
+        y, flag, stamp = self.floats("y", rows, width), self._flag("cpu", layer), self._stamp(layer, 0)
+        unused = nothing, nothing, 0, 0
+        return Beside(False, rows, width, y, out, *unused, flag, self._failed, number, stamp, layer + 1, patience)
 
     def divide(self, chosen: torch.Tensor, shares: torch.Tensor, table: torch.Tensor, count: int) -> None:
         """The first `count` chosen experts and their shares to the CPU; what stays is in numbers of this half."""

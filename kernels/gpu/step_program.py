@@ -141,7 +141,7 @@ class StepProgram:
         half = block if isinstance(block, GpuHalf | GpuExpertHalf) else None
         if layer.parallel and half is not None:  # the CPU need not wait for attention, which it does not read
             flow.need(block.norm, self._block_formats(block) | self._attention.input_formats(attention))
-            self._halves().begin(flow, half)
+            self._halves().begin(flow, half, early=True)
         flow.need(attention.norm, self._attention.input_formats(attention))
         self._attention.run(flow, layer)
         if layer.parallel:
@@ -153,7 +153,7 @@ class StepProgram:
                 flow, attention, layer.residual_scale, block.norm, formats, finished=experts is not None
             )
             if half is not None:
-                self._halves().begin(flow, half)
+                self._halves().begin(flow, half, early=False)
         next_norm = self._model.head_norm if following is None else following.attention.norm
         formats = self._head_formats() if following is None else self._attention.input_formats(following.attention)
         if half is not None:

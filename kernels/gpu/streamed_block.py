@@ -56,7 +56,7 @@ class StreamedBlock:
         )
         self._stream.release(half.layer)
 
-    def begin(self, flow: Flow, half: GpuHalf | GpuExpertHalf) -> None:
+    def begin(self, flow: Flow, half: GpuHalf | GpuExpertHalf, *, early: bool) -> None:
         """Choose the experts, unless they were chosen before attention."""
         if isinstance(half, GpuExpertHalf) and not half.block.router_reads_layer_input:
             self._experts.route(flow, half, flow.x)

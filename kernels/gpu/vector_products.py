@@ -5,10 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import triton
+
 from .activations import Activation, Format
 from .families import Form
 from .linear import GpuLinear, PendingNorm, nonlinearity
 from .programs import gemv as gemv_programs
+from .programs import gemv_meeting as meeting_programs
 from .programs import gemv_two as two_programs
 
 if TYPE_CHECKING:
@@ -21,6 +24,30 @@ if TYPE_CHECKING:
 
 
 _ONE_MATRIX = (gemv_programs.PLAIN.value, gemv_programs.RESIDUAL.value)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Beside:
+    """What one program of a gemv does beside the others: rows to the CPU (`sends`), or from it (programs/meeting.py).
+
+    `rows` of `width` values from `source` to `target`, and of `gate_count` ones between `gates`, `gate_step` apart.
+    """
+
+    sends: bool
+    rows: int
+    width: int
+    source: torch.Tensor
+    target: torch.Tensor
+    gates: torch.Tensor
+    out_gates: torch.Tensor
+    gate_count: int
+    gate_step: int
+    flag: torch.Tensor
+    failed: torch.Tensor
+    number: torch.Tensor
+    stamp: torch.Tensor
+    mark: int
+    patience: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +138,7 @@ class VectorProducts:
         norm: PendingNorm | None,
         out: Activation | None = None,
         formats: Format = Format.NONE,
+        beside: Beside | None = None,
         **given: Any,
     ) -> None:
         gpu, shape = self.gpu, matrix.shape
@@ -131,7 +159,13 @@ class VectorProducts:
             "SOFTCAP": 0.0,
         } | given
         outputs = out.pointers if out is not None else (nothing,) * 5
-        gemv_programs.gemv[(-(-shape.rows // tile.rows),)](
+        kernel, programs = gemv_programs.gemv, -(-shape.rows // tile.rows)
+        meets: tuple[Any, ...] = ()
+        facts: dict[str, Any] = {}
+        if beside is not None:
+            kernel, programs = meeting_programs.gemv_meeting, programs + 1
+            meets, facts = _meeting_arguments(beside, tile)
+        kernel[(programs,)](
             matrix.numbers,
             matrix.high,
             matrix.scales,
@@ -151,6 +185,7 @@ class VectorProducts:
             arguments.pop("square_sums_out"),
             arguments.pop("factor"),
             *outputs,
+            *meets,
             N=shape.rows,
             K=shape.columns,
             KP=shape.padded_columns,
@@ -166,6 +201,7 @@ class VectorProducts:
             OUT_KP=0 if out is None else out.padded,
             FORMATS=int(formats),
             SHORT_SCALE=1.0,
+            **facts,
             **arguments,
             **gpu.early(tile.warps),
         )
@@ -180,10 +216,16 @@ class VectorProducts:
         norm: PendingNorm | None = None,
         factor: float = 1.0,
         softcap: float | None = None,
+        beside: Beside | None = None,
     ) -> None:
-        """y [rows, stride] = softcap(factor * (x W^T + bias))."""
+        """y [rows, stride] = softcap(factor * (x W^T + bias)); `beside` of the first matrix of it."""
         whole = factor == 1.0 and softcap is None
-        if whole and len(linear.matrices) == 2 and not any(m.shape.family.dense for m in linear.matrices):
+        if (
+            beside is None
+            and whole
+            and len(linear.matrices) == 2
+            and not any(m.shape.family.dense for m in linear.matrices)
+        ):
             self._two(linear, x, rows, y, stride, norm)
             return
         start = 0
@@ -204,6 +246,7 @@ class VectorProducts:
                 STRIDE=stride,
                 factor=factor,
                 SOFTCAP=softcap or 0.0,
+                beside=None if start else beside,
             )
             start += matrix.shape.rows
 
@@ -259,6 +302,7 @@ class VectorProducts:
         out: Activation,
         formats: Format,
         norm: PendingNorm | None,
+        beside: Beside | None = None,
     ) -> None:
         """out = activation(gate x) * (up x), or activation(up x)."""
         first = up if gate is None else gate
@@ -278,6 +322,7 @@ class VectorProducts:
             bias_b=nothing if up.bias is None else up.bias,
             HAS_BIAS=up.bias is not None,
             ACTIVATION=nonlinearity(kind),
+            beside=beside,
         )
 
     def residual(
@@ -319,3 +364,24 @@ class VectorProducts:
         """Tile sizes of a gemv through one expert."""
         end = gemv_programs.GATED.value if formats else gemv_programs.PLAIN.value
         return self.tile(matrix, 1, end, formats)
+
+
+def _meeting_arguments(beside: Beside, tile: Tile) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """What `gemv_meeting` takes beside the arguments of `gemv`."""
+    meets = (
+        beside.source,
+        beside.target,
+        beside.gates,
+        beside.out_gates,
+        beside.flag,
+        beside.number,
+        beside.stamp,
+        beside.rows,
+        beside.failed,
+        beside.mark,
+        beside.patience,
+    )
+    most = 2048 * tile.warps  # 64 values a thread on their way at once: a gemv has more registers than that
+    block = min(most, triton.next_power_of_2(max(beside.width, beside.gate_count)))
+    facts = {"SENDS": beside.sends, "WIDTH": beside.width, "GATES": beside.gate_count, "GATE_STEP": beside.gate_step}
+    return meets, facts | {"BLOCK": block}

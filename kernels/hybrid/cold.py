@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from .halves import Split
 
 PAUSES_PER_SECOND = 20e6  # about, of a waiting thread
+WORTH_A_THREAD = 96 << 10  # bytes of a layer: for fewer, meeting one more thread takes longer than its work
 
 
 class ColdHalf:
@@ -59,7 +60,6 @@ class ColdHalf:
         self._compiler = KernelCompiler(choose_isa())
         self._team = ThreadTeam(self._compiler, self.threads)
         self._team.words[Word.PATIENCE] = int(patience * PAUSES_PER_SECOND)
-        self._governors = {single: ThreadGovernor(self.threads) for single in (True, False)}
         self._weights = Weights()
         self._workspace = Workspace(self.threads, options.max_rows)
         layout = KVLayout.of(spec)
@@ -87,6 +87,8 @@ class ColdHalf:
             lowered(single)
         self._weights.load(options.progress, self.threads)
         self._workspace.allocate()
+        needed = -(-self._weights.arena.size // (WORTH_A_THREAD * max(1, len(splits))))
+        self._governors = {True: ThreadGovernor(self.threads, needed), False: ThreadGovernor(self.threads)}
         operations = {single: lowered(single) for single in (True, False)}
         sources = {(o.source.name, o.source.key): o.source for table in operations.values() for o in table}
         self._compiler.compile_all(list(sources.values()), options.progress)

@@ -119,7 +119,8 @@ def inverse_rms(square_sums, row, eps, PARTS: tl.constexpr, K: tl.constexpr):
 
 
 @triton.jit
-def gemv(
+def outputs_of(
+    pid, programs,
     quants, high, scales, supers, quants_b, high_b, scales_b, supers_b, x, x_facts, square_sums, eps, y, bias,
     bias_b, residual, gain, square_sums_out, factor, planes, o_quants, o_facts, natural, short,
     N: tl.constexpr, K: tl.constexpr, KP: tl.constexpr, M: tl.constexpr, U: tl.constexpr, W: tl.constexpr,
@@ -127,14 +128,8 @@ def gemv(
     HAS_BIAS: tl.constexpr, ACTIVATION: tl.constexpr, NORM_PARTS: tl.constexpr, STRIDE: tl.constexpr,
     OUT_KP: tl.constexpr, FORMATS: tl.constexpr, SHORT_SCALE: tl.constexpr, SOFTCAP: tl.constexpr, PDL: tl.constexpr,
 ):
-    """M <= 4 rows through one packed matrix (two for GATED), with everything that follows a product fused.
-
-    PLAIN writes y [M, STRIDE] = softcap(factor * (W x + bias)). RESIDUAL adds factor * (W x + bias) to
-    `residual` [M, N] and stores one sum of squares a program in `square_sums_out` [M, programs].
-    """
-    start_early(PDL)
+    """What program `pid` of `programs` makes of a `gemv`."""
     R: tl.constexpr = 4 * W * G
-    pid = tl.program_id(0)
     row0 = pid * R
     first = request(quants, high, scales, supers, row0, 0, KP, U, W, G, BITS, FORM)
     if END == GATED:
@@ -191,9 +186,32 @@ def gemv(
             else:
                 o = o * factor + before[m]
                 tl.store(residual + m * N + e, o, mask=ok)
-                tl.store(square_sums_out + m * tl.num_programs(0) + pid, tl.sum(tl.where(ok, o * o, 0.0), 0))
+                tl.store(square_sums_out + m * programs + pid, tl.sum(tl.where(ok, o * o, 0.0), 0))
                 o = o * gains
             o = tl.where(ok, o, 0.0)
             store_activation_part(
                 planes, o_quants, o_facts, natural, short, m, e, o, e < OUT_KP, OUT_KP, FORMATS, SHORT_SCALE
             )
+
+
+@triton.jit
+def gemv(
+    quants, high, scales, supers, quants_b, high_b, scales_b, supers_b, x, x_facts, square_sums, eps, y, bias,
+    bias_b, residual, gain, square_sums_out, factor, planes, o_quants, o_facts, natural, short,
+    N: tl.constexpr, K: tl.constexpr, KP: tl.constexpr, M: tl.constexpr, U: tl.constexpr, W: tl.constexpr,
+    G: tl.constexpr, BITS: tl.constexpr, FORM: tl.constexpr, BYTES: tl.constexpr, END: tl.constexpr,
+    HAS_BIAS: tl.constexpr, ACTIVATION: tl.constexpr, NORM_PARTS: tl.constexpr, STRIDE: tl.constexpr,
+    OUT_KP: tl.constexpr, FORMATS: tl.constexpr, SHORT_SCALE: tl.constexpr, SOFTCAP: tl.constexpr, PDL: tl.constexpr,
+):
+    """M <= 4 rows through one packed matrix (two for GATED), with everything that follows a product fused.
+
+    PLAIN writes y [M, STRIDE] = softcap(factor * (W x + bias)). RESIDUAL adds factor * (W x + bias) to
+    `residual` [M, N] and stores one sum of squares a program in `square_sums_out` [M, programs].
+    """
+    start_early(PDL)
+    outputs_of(
+        tl.program_id(0), tl.num_programs(0), quants, high, scales, supers, quants_b, high_b, scales_b,
+        supers_b, x, x_facts, square_sums, eps, y, bias, bias_b, residual, gain, square_sums_out, factor,
+        planes, o_quants, o_facts, natural, short, N, K, KP, M, U, W, G, BITS, FORM, BYTES, END, HAS_BIAS,
+        ACTIVATION, NORM_PARTS, STRIDE, OUT_KP, FORMATS, SHORT_SCALE, SOFTCAP, PDL,
+    )

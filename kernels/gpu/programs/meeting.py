@@ -8,6 +8,8 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import globaltimer
 
+LONG = tl.constexpr(1_000_000)  # nanoseconds
+
 
 @triton.jit
 def _raise(flag, number):
@@ -39,40 +41,70 @@ def raise_flag(flag, number, stamp):
 
 
 @triton.jit
-def send(
+def copy_row(source, target, COUNT: tl.constexpr, BLOCK: tl.constexpr):
+    """COUNT float32 values, in pieces of BLOCK; those of the host are read as they are now."""
+    i = tl.arange(0, BLOCK)
+    for start in tl.static_range(0, COUNT, BLOCK):
+        ok = start + i < COUNT
+        tl.store(target + start + i, tl.load(source + start + i, mask=ok, other=0.0, volatile=True), mask=ok)
+
+
+@triton.jit
+def send_rows(
     residual, x, gates, out_gates, flag, number, stamp, M, K: tl.constexpr, GATES: tl.constexpr,
     GATE_STEP: tl.constexpr, BLOCK: tl.constexpr,
 ):
     """Copy M rows of K values (and GATES of each row of gates) to the host's memory, then raise the flag."""
-    i = tl.arange(0, BLOCK)
     for m in range(M):
-        for start in tl.static_range(0, K, BLOCK):
-            ok = start + i < K
-            tl.store(x + m * K + start + i, tl.load(residual + m * K + start + i, mask=ok, other=0.0), mask=ok)
-        for start in tl.static_range(0, GATES, BLOCK):
-            ok = start + i < GATES
-            value = tl.load(gates + m * GATE_STEP + start + i, mask=ok, other=0.0)
-            tl.store(out_gates + m * GATE_STEP + start + i, value, mask=ok)
+        copy_row(residual + m * K, x + m * K, K, BLOCK)
+        if GATES:
+            copy_row(gates + m * GATE_STEP, out_gates + m * GATE_STEP, GATES, BLOCK)
     _raise(flag, tl.load(number))
     tl.store(stamp, globaltimer())
 
 
-@triton.jit(do_not_specialize=["mark"])
-def wait(flag, failed, number, mark, patience, stamp):
-    """Wait until the flag is raised, a half has failed, or `patience` nanoseconds are over: then this one has."""
+@triton.jit
+def send(
+    residual, x, gates, out_gates, flag, number, stamp, M, K: tl.constexpr, GATES: tl.constexpr,
+    GATE_STEP: tl.constexpr, BLOCK: tl.constexpr,
+):
+    """`send_rows` as a kernel of one program."""
+    send_rows(residual, x, gates, out_gates, flag, number, stamp, M, K, GATES, GATE_STEP, BLOCK)
+
+
+@triton.jit
+def meet(flag, failed, number, mark, patience, stamp):
+    """Wait until the flag is raised, a half has failed, or `patience` nanoseconds are over: then this one has.
+
+    What is loaded afterwards is what the other half wrote. Warps may leave in different ways, so none waits for another
+    before all have.
+    """
     wanted = tl.load(number)
     began = globaltimer()
     late = False
     seen = _look(flag)
     while (seen != wanted) & (late == False):  # noqa: E712 (a tensor)
-        late = (_look(failed) != 0) | (globaltimer() - began > patience)
+        passed = globaltimer() - began
+        if passed > LONG:  # every look crosses the link, so the other one waits until something seems wrong
+            late = (_look(failed) != 0) | (passed > patience)
         seen = _look(flag)
-    if seen != wanted:
-        _raise(failed, mark.to(tl.int64))
     tl.inline_asm_elementwise(
-        "fence.acq_rel.sys; mov.u32 $0, $1;", "=r,r", [mark], dtype=tl.int32, is_pure=False, pack=1
+        "{ .reg .pred p; setp.ne.s64 p, $2, $3; @p st.relaxed.sys.global.b64 [$1], $4;"
+        " fence.acq_rel.sys; mov.u32 $0, 0; }",
+        "=r,l,l,l,l",
+        [failed.to(tl.int64), seen, wanted, mark.to(tl.int64)],
+        dtype=tl.int32,
+        is_pure=False,
+        pack=1,
     )
+    tl.debug_barrier()
     tl.store(stamp, globaltimer())
+
+
+@triton.jit(do_not_specialize=["mark"])
+def wait(flag, failed, number, mark, patience, stamp):
+    """`meet`, for the kernels that follow."""
+    meet(flag, failed, number, mark, patience, stamp)
 
 
 @triton.jit

@@ -34,6 +34,14 @@ def test_a_machine_where_more_threads_are_slower_settles_below() -> None:
     assert _share(counts[200:], 4) > 0.9
 
 
+def test_little_work_begins_with_few_threads_and_takes_more_if_they_help() -> None:
+    governors = [ThreadGovernor(12, first) for first in (0, 1, 3, 4, 9, 99)]
+    assert [governor.choose() for governor in governors] == [1, 1, 4, 4, 12, 12]
+    counts = _run(ThreadGovernor(8, 2), 2000, lambda n: 1.0 / n)
+    assert counts[0] == 2
+    assert counts[-1] == 8
+
+
 def test_a_core_that_gets_busy_is_given_up_and_taken_back() -> None:
     governor = ThreadGovernor(2)
     quiet, busy = {1: 1.0, 2: 0.6}, {1: 1.1, 2: 6.0}

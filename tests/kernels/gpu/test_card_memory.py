@@ -29,7 +29,12 @@ from localllm.kernels.gpu.planning import plan_memory
 from localllm.kernels.gpu.vector_products import VectorProducts
 from localllm.kernels.spec import Layer
 
-SHAPES = (((3, 5), torch.float32), ((0, 7), torch.int32), ((1,), torch.uint8), ((2, 2, 9), torch.float16))
+SHAPES: list[tuple[tuple[int, ...], torch.dtype]] = [
+    ((3, 5), torch.float32),
+    ((0, 7), torch.int32),
+    ((1,), torch.uint8),
+    ((2, 2, 9), torch.float16),
+]
 
 
 def test_an_arena_cuts_what_it_counted(gpu: Gpu) -> None:
