@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
@@ -20,7 +21,7 @@ _RESERVE = 512 << 20  # of the card's memory: the CUDA context's own needs, grap
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Gpu:
-    """Where kernels run. `nothing` fills pointer arguments that a kernel does not use; `arena`: where buffers lie."""
+    """Where kernels run. `arena`: where buffers lie."""
 
     device: torch.device
     name: str
@@ -29,8 +30,12 @@ class Gpu:
     processors: int
     bandwidth: float  # bytes a second, from the card's clock and bus width; 0 where unknown
     issue_rate: float  # instructions a second over all threads
-    nothing: torch.Tensor
     arena: Arena | None = None
+
+    @property
+    def nothing(self) -> torch.Tensor:
+        """What fills pointer arguments that a kernel does not use."""
+        return _nothing(self.device)
 
     @property
     def early_launch(self) -> bool:
@@ -85,8 +90,7 @@ def open_gpu(index: int = 0) -> Gpu:
     """
     if os.environ.get("TRITON_INTERPRET", "0") == "1":
         device = torch.device("cpu")
-        nothing = torch.zeros(16, dtype=torch.int32)
-        return Gpu(device, "Triton's interpreter", True, (0, 0), 1, 0.0, 0.0, nothing)
+        return Gpu(device, "Triton's interpreter", True, (0, 0), 1, 0.0, 0.0)
     if not torch.cuda.is_available():
         raise UnsupportedModelError(
             "no CUDA device is visible to PyTorch",
@@ -104,8 +108,13 @@ def open_gpu(index: int = 0) -> Gpu:
     memory_clock = float(getattr(facts, "memory_clock_rate", 0)) * 1e3
     bandwidth = 2 * memory_clock * float(getattr(facts, "memory_bus_width", 0)) / 8
     rate = facts.multi_processor_count * 128 * clock
-    nothing = torch.zeros(16, dtype=torch.int32, device=device)
-    return Gpu(device, facts.name, False, capability, facts.multi_processor_count, bandwidth, rate, nothing)
+    return Gpu(device, facts.name, False, capability, facts.multi_processor_count, bandwidth, rate)
+
+
+@cache
+def _nothing(device: torch.device) -> torch.Tensor:
+    """Made when the first kernel is launched: who only plans takes nothing of a card."""
+    return torch.zeros(16, dtype=torch.int32, device=device)
 
 
 def free_memory(gpu: Gpu) -> int | None:
