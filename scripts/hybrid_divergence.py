@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from localllm.kernels.executor import Executor
 
+LARGE_VOCABULARY = 100_000  # whose logits in float64 take most of the time, so fewer tokens must do
 TEXT = (
     "The history of the lighthouse begins long before electricity. Fires were lit on hills so that sailors could find "
     "the harbour at night, and later towers were built of stone. In the eighteenth century lamps with reflectors "
@@ -41,7 +42,8 @@ def divergence(say: Callable[..., None], path: str, text: Path | None, threads: 
     words = TEXT if text is None else text.read_text()
     with open_gguf(Path(path)) as file:
         spec, options = load_spec(file), ExecutorOptions(max_rows=32, threads=threads)
-        tokens = np.array(Tokenizer.from_gguf(file).encode(words)[:most])
+        wanted = most if spec.vocabulary_size < LARGE_VOCABULARY else most // 4
+        tokens = np.array(Tokenizer.from_gguf(file).encode(words)[:wanted])
         reference = _log(logits_of(ReferenceExecutor(spec, options), tokens))
 
         def halved(share: float) -> HybridExecutor:
