@@ -90,7 +90,7 @@ def timed(models: list[str], folder: Path, workers: int, wanted: set[str], more:
     jobs = [Job("speed", script("gpu_benchmark.py", *speed_arguments(*case)), 75) for case in SPEED]
     jobs += [Job("start", run_command(models[0]), 25)] * RUNS[0]
     jobs += [Job("floor", script("graph_floor.py", models[0]), 30)]
-    limits = {"mixture": 120.0, "learned": 45.0, "kl": 60.0, "budgets": 40.0, "prefill": 60.0}
+    limits = {"mixture": 120.0, "learned": 45.0, "kl": 60.0, "budgets": 55.0, "prefill": 60.0}
     jobs += [
         Job("hybrid", script("hybrid_benchmark.py", "--only", part, *common), limits.get(part, 30.0), rows)
         for part in HYBRID

@@ -58,10 +58,9 @@ def hybrid_figures(rows: list[Row]) -> dict[str, float]:
         elif part == "mixture" and what.endswith("popular experts"):
             found["mixture_popular"] = row["ratio"]
         elif part == "budgets" and "budget" in row:
-            over = row["used"] - row["budget"]
+            over = row["most"] - row["budget"]  # what was held at any moment, and what is said to be used
             found["budgets"] = found.get("budgets", 0) + 1
             found["budgets_over"] = max(found.get("budgets_over", over), over)
-            found["budgets_peak_over"] = max(found.get("budgets_peak_over", 0), row["peak"] - row["budget"], 0)
         elif part == "kl" and "loss" in row:
             case, _, kind = what.rpartition(", ")
             losses.setdefault(case, {})[kind] = row["loss"]

@@ -100,28 +100,24 @@ def try_budgets(
     given = replace(options, kv_pages=pages, main_memory=1 << 36)
     vectors, short = VectorProducts(gpu, gpu.arithmetic), short_type(gpu)
     full = plan_memory(spec, gpu, vectors, given.max_rows, short)[0].total + cache_bytes(gpu, layout, given)
-    nearest, wrong = -(1 << 62), 0
-    if steps > 2:
-        wrong += _prompt(say, name, spec, given, context)
+    over = _prompts(say, name, spec, given, context) if steps > 2 else []
     for index in reversed(range(steps)):
         budget = full * index // max(1, steps - 1)
         taken = _within(spec, replace(given, vram=budget), pages, 9)
-        nearest = max(nearest, taken.most - budget)
-        wrong += taken.most > budget
-        if index % 5 == 0 or taken.most > budget:
-            _tell(say, f"budgets, {name}: {budget / 1e6:.1f} MB", budget, taken)
-    result = f"nearest {nearest} bytes"
-    say(f"budgets, {name}: {steps} from 0 to {full / 1e6:.0f} MB", f"{wrong} too large", result, worst=nearest)
+        over.append(taken.most - budget)
+        _tell(say, f"budgets, {name}: {budget / 1e6:.1f} MB", budget, taken)
+    wrong, what = sum(more > 0 for more in over), f"budgets, {name}: {steps} from 0 to {full / 1e6:.0f} MB"
+    say(what, f"{wrong} too large", f"of {len(over)}; nearest {max(over)} bytes", worst=max(over))
 
 
 def _tell(say: Callable[..., None], what: str, budget: int, taken: Taken) -> None:
-    numbers = {"budget": budget, "used": taken.used, "given": taken.given, "held": taken.held}
+    numbers = {"budget": budget, "used": taken.used, "most": taken.most}
     say(what, taken.kind, str(taken), **numbers)
 
 
-def _prompt(say: Callable[..., None], name: str, spec: ModelSpec, options: ExecutorOptions, context: int) -> int:
-    """Steps of many rows, divided and on the card alone; returns how many took too much."""
-    rows, gpu, layout, wrong = (32 if options.max_rows < 16 else 512), open_gpu(), KVLayout.of(spec), 0
+def _prompts(say: Callable[..., None], name: str, spec: ModelSpec, options: ExecutorOptions, context: int) -> list[int]:
+    """Steps of many rows, divided and on the card alone; returns by how many bytes they took too much."""
+    rows, gpu, layout, over = (32 if options.max_rows < 16 else 512), open_gpu(), KVLayout.of(spec), []
     pages = pages_for(layout, max(context, rows) + 16)
     given = replace(options, max_rows=rows, kv_pages=pages)
     full = plan_memory(spec, gpu, VectorProducts(gpu, gpu.arithmetic), rows, short_type(gpu))[0].total
@@ -130,8 +126,8 @@ def _prompt(say: Callable[..., None], name: str, spec: ModelSpec, options: Execu
         budget = whole * tenths // 10
         taken = _within(spec, replace(given, vram=budget), pages, rows, opened)
         _tell(say, f"budgets, {name}: {rows} rows in {budget / 1e6:.1f} MB", budget, taken)
-        wrong += taken.most > budget
-    return wrong
+        over.append(taken.most - budget)
+    return over
 
 
 def _within(
