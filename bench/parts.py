@@ -75,7 +75,7 @@ PARTS = (
     Part(
         "window",
         "Text without end: a window of 4,096",
-        "bench/stream.py segments {model} --window 4096 --windows 5 --passes 5 --samples 5",
+        "bench/stream.py segments {model} --window 4096 --windows 5 --passes 4 --samples 4",
         "bench/stream.py segments {model} --window 1024 --windows 2 --passes 2 --samples 2",
     ),
     Part(
@@ -99,7 +99,7 @@ PARTS = (
     Part(
         "batches",
         "Guessing ahead for many at once",
-        "bench/speculation.py {model} --threads 2 --rounds 5 --tasks copy prose --tokens 96 --parallel 1 2 4 8 16",
+        "bench/speculation.py {model} --threads 2 --rounds 5 --tasks copy prose --tokens 64 --parallel 1 2 4 8 16",
         "bench/speculation.py {model} --threads 2 --rounds 1 --tasks copy prose --tokens 32 --parallel 1 4",
     ),
     Part(

@@ -16,6 +16,16 @@ ACTIVATED = tl.constexpr(2)  # activation(x A^T), as a SHORT activation
 
 
 @triton.jit
+def _inputs(at, x_ok, k, p0, KP: tl.constexpr, PB: tl.constexpr):
+    """Both halves of PB pairs of blocks of x, [PB * 32, BM] each."""
+    if (KP // 64) % PB == 0:
+        ok = x_ok[None, :]
+    else:
+        ok = x_ok[None, :] & (p0 + k // 32 < KP // 64)[:, None]
+    return tl.load(at + p0 * 64, mask=ok, other=0.0), tl.load(at + p0 * 64 + 32, mask=ok, other=0.0)
+
+
+@triton.jit
 def _product(
     quants, high, scales, supers, x, row, x_row, x_ok, first, last, KP: tl.constexpr, BM: tl.constexpr,
     BN: tl.constexpr, PB: tl.constexpr, BITS: tl.constexpr, FORM: tl.constexpr, TYPE: tl.constexpr,
@@ -26,12 +36,7 @@ def _product(
     at = x + x_row[None, :] * KP + (k // 32 * 64 + k % 32)[:, None]
     for p0 in range(first, last, PB):
         low, far = tile_weights(quants, high, scales, supers, row, p0, KP, BN, PB, BITS, FORM, TYPE)
-        if (KP // 64) % PB == 0:
-            ok = x_ok[None, :]
-        else:
-            ok = x_ok[None, :] & (p0 + k // 32 < KP // 64)[:, None]
-        x0 = tl.load(at + p0 * 64, mask=ok, other=0.0)
-        x1 = tl.load(at + p0 * 64 + 32, mask=ok, other=0.0)
+        x0, x1 = _inputs(at, x_ok, k, p0, KP, PB)
         acc = tl.dot(low, x0, acc, input_precision="ieee")
         acc = tl.dot(far, x1, acc, input_precision="ieee")
     return acc
@@ -50,12 +55,7 @@ def _two_products(
     for p0 in range(0, KP // 64, PB):
         low, far = tile_weights(quants, high, scales, supers, row, p0, KP, BN, PB, BITS, FORM, TYPE)
         low_b, far_b = tile_weights(quants_b, high_b, scales_b, supers_b, row, p0, KP, BN, PB, BITS, FORM, TYPE)
-        if (KP // 64) % PB == 0:
-            ok = x_ok[None, :]
-        else:
-            ok = x_ok[None, :] & (p0 + k // 32 < KP // 64)[:, None]
-        x0 = tl.load(at + p0 * 64, mask=ok, other=0.0)
-        x1 = tl.load(at + p0 * 64 + 32, mask=ok, other=0.0)
+        x0, x1 = _inputs(at, x_ok, k, p0, KP, PB)
         acc = tl.dot(low, x0, acc, input_precision="ieee")
         acc_b = tl.dot(low_b, x0, acc_b, input_precision="ieee")
         acc = tl.dot(far, x1, acc, input_precision="ieee")
