@@ -43,7 +43,9 @@ class FeedForwardBlock:
 
     def meets(self, flow: Flow, block: GpuFeedForward) -> bool:
         """Whether its kernels can meet the CPU beside what they compute (`Beside`)."""
-        return flow.vector and packed_alike(block.gate, block.up) and not self._machine.gpu.interpreted
+        machine = self._machine
+        exact = machine.vectors.arithmetic == "float32"  # bytes are stored where a program's number says
+        return exact and flow.vector and packed_alike(block.gate, block.up) and not machine.gpu.interpreted
 
     def product(
         self,
