@@ -47,10 +47,10 @@ def test_weights_that_cannot_be_allocated() -> None:
     before = torch.cuda.memory_allocated()
     with _nothing_left(), pytest.raises(OutOfMemoryError, match=r"needs .* GiB on .* which has .* GiB free"):
         _executor()
-    assert torch.cuda.memory_allocated() <= before + 512  # the 16 words that fill unused arguments
+    assert torch.cuda.memory_allocated() <= before
     executor = _executor()
     executor.allocate_kv((2,), "f16")
-    assert executor.forward(simple_step(executor.layout, [1, 2])).shape[0] == 1
+    assert executor.forward(simple_step(executor.layout, [1, 2])).shape[0] == 2
     executor.close()
 
 
@@ -59,5 +59,5 @@ def test_a_cache_that_cannot_be_allocated() -> None:
     with _nothing_left(), pytest.raises(OutOfMemoryError, match=r"KV cache needs .* GiB free"):
         executor.allocate_kv((200_000,), "f16")
     executor.allocate_kv((2,), "f16")
-    assert executor.forward(simple_step(executor.layout, [1, 2])).shape[0] == 1
+    assert executor.forward(simple_step(executor.layout, [1, 2])).shape[0] == 2
     executor.close()
