@@ -151,7 +151,13 @@ def answer(
         f"{last / first:.4f}; all {(len(times) - 1) / (times[-1] - times[0]):.1f} tok/s",
         flush=True,
     )
-    facts = {"first": first, "last": last, "last_of_first": last / first, "grown_mb": memory[-1] - memory[1]}
+    facts = {
+        "tokens": float(len(ids)),
+        "first": first,
+        "last": last,
+        "last_of_first": last / first,
+        "grown_mb": memory[-1] - memory[1],
+    }
     return ids.tolist(), facts | {"kv_mb": sum(llm.memory().kv.values()) / 1e6, "memory_mb": memory[-1]}
 
 

@@ -10,12 +10,19 @@ import ctypes
 import gc
 import sys
 
-ARENA_MAX = -8  # M_ARENA_MAX of malloc.h
+TRIM_THRESHOLD, MMAP_THRESHOLD, ARENA_MAX = -1, -3, -8  # M_... of malloc.h
+LARGE = 1 << 20  # bytes
 
 
 def use_one_arena() -> None:
-    """All threads from now on allocate from one arena; Python's lock keeps them from disturbing each other there."""
+    """Small pieces of all threads come from one arena from now on, large ones from the system, to which they return.
+
+    Python's lock keeps threads from disturbing each other there. Left alone, glibc takes large pieces from the arena
+    too, once one was freed, and small ones that stay come to lie in the holes.
+    """
     _call_libc("mallopt", ARENA_MAX, 1)
+    _call_libc("mallopt", MMAP_THRESHOLD, LARGE)
+    _call_libc("mallopt", TRIM_THRESHOLD, 4 * LARGE)
 
 
 def give_back() -> None:
