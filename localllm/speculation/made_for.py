@@ -10,6 +10,7 @@ import numpy as np
 
 from localllm.errors import ConfigurationError
 from localllm.gguf_io import dequantize
+from localllm.gguf_io.cursor import shown
 
 from .heads import ARCHITECTURE
 
@@ -46,7 +47,7 @@ def check_made_for(file: GGUFFile, model: GGUFFile) -> None:
         _LOG.warning("%s does not say for which model it was made; if its guesses are bad, make it anew", file.path)
         return
     if file.metadata.string(FINGERPRINT) != fingerprint(model):
-        other = file.metadata.string(NAME, "") or "another model"
+        other = shown(file.metadata.string(NAME, "")) or "another model"
         raise ConfigurationError(
             f"{file.path} was made for {other} and cannot guess for {model.path.name}",
             hint="make one for this model with scripts/train_drafter.py",

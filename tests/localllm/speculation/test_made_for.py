@@ -46,9 +46,9 @@ def test_a_quantisation_is_the_same_model_and_other_norms_are_another(tmp_path: 
 
 def test_a_file_of_another_model_is_refused(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     other = changed(tmp_path / "other.gguf", norm=1.01)
-    keys: dict[str, Any] = {**made_for(other), NAME: "Someone Else"}
+    keys: dict[str, Any] = {**made_for(other), NAME: "Someone\x1b Else"}
     path = save(tmp_path / "layer.gguf", **keys)
-    with pytest.raises(ConfigurationError, match=r"layer\.gguf was made for Someone Else and cannot guess for"):
+    with pytest.raises(ConfigurationError, match=r"layer\.gguf was made for .Someone\\x1b Else. and cannot guess for"):
         LLM(str(MODEL), device="reference", speculate=f"heads:{path}")
     check_made_for(open_gguf(path), other)
     assert not caplog.records

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,10 @@ import pytest
 
 from localllm import LLM
 from localllm.errors import ConfigurationError
-from localllm.gguf_io import dequantize, open_gguf
+from localllm.gguf_io import QuantType, Tensor, dequantize, open_gguf
 from localllm.models import load_spec
 from localllm.speculation import NOTHING
+from localllm.speculation.made_for import NAME
 from localllm.speculation.medusa import MedusaDrafter, MedusaHeads
 
 from .test_heads import HIDDEN, STEPS, TOKENS, VOCABULARY, embeddings, in_numpy, save
@@ -112,3 +114,23 @@ def test_the_text_is_that_of_plain_decoding_with_trees(tmp_path: Path, device: A
         found = guessing.generate(prompt, max_tokens=80, ignore_eos=True, **sampling)
     assert found.ids == expected.ids
     assert found.usage.drafted_tokens > 0
+
+
+def test_what_the_trainer_saves_is_what_it_learned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch = pytest.importorskip("torch")
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[3] / "scripts"))
+    trainer = importlib.import_module("train_heads")
+    hidden, tokens = 32, torch.arange(64) % 7
+    table = torch.from_numpy(np.random.default_rng(5).normal(0, 1, (7, hidden)).astype(np.float32))
+    data = {"hidden": table[tokens[:60]], "tokens": torch.stack([tokens[1 + i : 61 + i] for i in range(3)], -1)}
+    heads = trainer.Medusa(2, hidden, table)
+    trainer.train(heads, data, table, torch.arange(7), 0.5, 16)
+    path = tmp_path / "heads.gguf"
+    trainer.save(str(path), heads, torch.arange(7), {NAME: "a model"})
+    embedded = Tensor("token_embd.weight", QuantType.F32, (7, hidden), table.numpy().view(np.uint8))
+    with open_gguf(path) as file:
+        loaded = MedusaHeads.load(file, embedded, in_numpy)
+    states = heads.states(table[:1], [table, table])
+    for step, state in enumerate(states):
+        expected = (state @ heads.output.T)[0].detach().numpy()
+        np.testing.assert_allclose(loaded.logits(step, table[0].numpy()), expected, rtol=0.05, atol=0.1)
