@@ -20,11 +20,10 @@ def speed_figures(rows: list[Row]) -> dict[str, float]:
             found[f"batch_{row['rows']}"] = row["of_batch_1"]
         if "attention_gb_per_s" in row:
             found["attention_gb_s"] = row["attention_gb_per_s"]
-    starts = [row for row in rows if row["part"] == "start"]
+    starts = [row for row in rows if row["part"] == "start" and row["paris"] and not row["code"]]
     if starts:
         found["start_seconds"] = statistics.median(row["seconds"] for row in starts)
         found["start_runs"] = len(starts)
-        found["paris"] = min(float(row["paris"] and not row["code"]) for row in starts)
     for row in (row for row in rows if row["part"] == "greedy" and "alike" in row):
         name = "gemma3" if "gemma" in row["model"].lower() else "smollm2"
         found |= {f"{name}_{key}": row[key] for key in ("alike", "tokens", "whole", "texts", "largest_gap")}
@@ -57,7 +56,7 @@ def hybrid_figures(rows: list[Row]) -> dict[str, float]:
             found["mixture_moved"] = row["ratio"]
         elif part == "mixture" and what.endswith("popular experts"):
             found["mixture_popular"] = row["ratio"]
-        elif part == "budgets" and "budget" in row:
+        elif part == "budgets" and {"budget", "most"} <= set(row):
             over = row["most"] - row["budget"]  # what was held at any moment, and what is said to be used
             found["budgets"] = found.get("budgets", 0) + 1
             found["budgets_over"] = max(found.get("budgets_over", over), over)
