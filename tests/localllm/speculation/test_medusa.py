@@ -99,7 +99,7 @@ def test_heads_of_another_model_are_refused(
 @pytest.mark.parametrize("device", ["cpu", "reference"])
 @pytest.mark.parametrize("sampling", [{}, {"temperature": 1.0, "seed": 4, "repetition_penalty": 1.1}])
 def test_the_text_is_that_of_plain_decoding_with_trees(tmp_path: Path, device: Any, sampling: dict[str, Any]) -> None:
-    """Heads that say what is likely behind the token that comes next, beside lookup: some side branches are right."""
+    """Both choices of each head and what lookup says, as trees."""
     spec = load_spec(open_gguf(MODEL))
     table = np.asarray(dequantize(spec.embed.table), np.float32)
     path = save(
