@@ -163,7 +163,7 @@ class Oracle:
         self.hidden: dict[int, list[float]] = {}
         self.answer, self.trees, self.judged, self.turn, self.open = answer, trees, [0, 0], 0, 0
 
-    def begin(self) -> Oracle:
+    def begin(self, *, drawn: bool = False) -> Oracle:
         self.open += 1
         return self
 
