@@ -28,7 +28,7 @@ from parts import PARTS, Part
 from localllm.store import resolve_model
 
 ROOT = Path(__file__).resolve().parents[1]
-LONGEST = 900  # seconds of a part
+LONGEST = 1200  # seconds of a part
 
 
 def machine() -> str:
