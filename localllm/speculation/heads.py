@@ -89,7 +89,7 @@ class Heads:
         """The state behind a token."""
         head = self.heads[step]
         x = head.up(np.concatenate([unit(state), self.embedding(token)])) + head.bias
-        following: Floats = state + head.down(x / (1 + np.exp(-x)))
+        following: Floats = state + head.down(silu(x))
         return following
 
 
@@ -160,4 +160,10 @@ class HeadsDrafter:
 def unit(x: Floats) -> Floats:
     """Divided by the root of the mean square."""
     result: Floats = x / np.sqrt(np.square(x).mean() + np.float32(1e-6))
+    return result
+
+
+def silu(x: Floats) -> Floats:
+    """x / (1 + exp(-x)); by tanh, which no value makes overflow."""
+    result: Floats = np.float32(0.5) * x * (1 + np.tanh(np.float32(0.5) * x))
     return result

@@ -14,7 +14,7 @@ import numpy as np
 from localllm.gguf_io import dequantize
 
 from .draft import NOTHING, ROOT, Draft, sure
-from .heads import MOST_STEPS, check_weights, read_vocabulary, stored
+from .heads import MOST_STEPS, check_weights, read_vocabulary, silu, stored
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -72,7 +72,7 @@ class MedusaHeads:
         """What head `step` says of the tokens of `vocabulary`; valid until the next call."""
         head = self.heads[step]
         x = head.weight(hidden) + head.bias
-        return head.output(hidden + x / (1 + np.exp(-x)))
+        return head.output(hidden + silu(x))
 
 
 class MedusaDrafter:

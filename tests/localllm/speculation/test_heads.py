@@ -117,6 +117,12 @@ def test_numbers_that_no_weights_have_are_refused(tmp_path: Path, name: str, val
         load(save(tmp_path / "heads.gguf", tensors))
 
 
+def test_the_largest_weights_overflow_nowhere(tmp_path: Path) -> None:
+    largest = {name: np.full_like(each, -9e3) for name, each in weights().items()}
+    drafter = HeadsDrafter(load(save(tmp_path / "heads.gguf", largest)))
+    assert drafter.draft([1, 2], 1, np.ones((1, HIDDEN), np.float32)).tokens == (VOCABULARY[0],)
+
+
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of numpy: that is what is wrong with them
 def test_guesses_that_are_no_numbers_are_none(tmp_path: Path) -> None:
     tensors = {name: values * np.float32(9e3 / np.abs(values).max()) for name, values in weights().items()}

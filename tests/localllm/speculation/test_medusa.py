@@ -77,6 +77,12 @@ def test_without_a_vector_nothing_is_guessed(tmp_path: Path) -> None:
     assert drafter.draft([1], 4, np.full((1, HIDDEN), np.nan, np.float32)) == NOTHING
 
 
+def test_the_largest_weights_overflow_nowhere(tmp_path: Path) -> None:
+    largest = {name: np.full_like(each, -9e3) for name, each in weights().items()}
+    drafter = MedusaDrafter(load(save(tmp_path / "heads.gguf", largest)), trees=False)
+    assert drafter.draft([1], 1, np.ones((1, HIDDEN), np.float32)).tokens == (VOCABULARY[0],)
+
+
 @pytest.mark.parametrize(
     ("change", "metadata", "message"),
     [
