@@ -117,9 +117,10 @@ def soak() -> list[str]:
         "|---|---|---|---|---|",
     ]
     for who, found in facts["judged"].items():
-        flat = "yes" if found["flat"] else "**no**"
         for key, unit in UNITS.items():
             own = found[key]
+            right = own["percent_an_hour"] <= 1 if isinstance(own, dict) else own[-1] <= max(own[:-1])
+            flat = "" if key == "rss_mb" else "yes" if right else "**no**"
             levels, rises = (own["levels"], f"{own['percent_an_hour']:+.2f}%") if isinstance(own, dict) else (own, "")
             lines.append(f"| {who} | {unit} | {', '.join(f'{level:.0f}' for level in levels)} | {rises} | {flat} |")
     return [*lines, "", *facts.get("notes", [])]
