@@ -10,8 +10,6 @@ import triton
 import triton.language as tl
 
 from .common import (
-    HALF,
-    HALF_MINIMUM,
     activate,
     fragment_place,
     fragment_width,
@@ -20,58 +18,34 @@ from .common import (
     store_short,
     wait_for_inputs,
 )
-from .fragments import GATED, PLAIN, four, load, multiply_word, numbers, scale_factors
+from .fragments import GATED, PLAIN, four, multiply_word, numbers, request, scale_factors
 from .unpack import has_minimum
 
 
 @triton.jit
-def _places(quants, scales, supers, tile, chunk, g, q, KP: tl.constexpr, ROWS: tl.constexpr, FORM: tl.constexpr):
-    """Where a lane's words of row g of a tile of 16 rows lie, at its unit of a chunk of 128 columns."""
-    row = tl.minimum(tile * 16, ROWS - 16) + g
-    u = 4 * chunk + q
-    WORDS: tl.constexpr = 2 if FORM == HALF_MINIMUM else 1
-    line = row // 4
-    return (
-        quants + row.to(tl.int64) * (KP // 8) + u * 4,
-        scales + line * (KP // 64 * WORDS * 4) + u // 2 * (WORDS * 4) + row % 4,
-        supers + line * (KP // 256 * 4) + row % 4,
-    )
-
-
-@triton.jit
-def _request(
-    places, step, u, units, KP: tl.constexpr, FORM: tl.constexpr, MASK: tl.constexpr, COUNT: tl.constexpr,
+def _request_tiles(
+    quants, scales, supers, quants_b, scales_b, supers_b, row0, chunk, q, units, KP: tl.constexpr, ROWS: tl.constexpr,
+    FORM: tl.constexpr, TWO: tl.constexpr, MASK: tl.constexpr, TILES: tl.constexpr,
 ):
-    """Twelve words for each of COUNT tiles, `step` chunks after `places`; zeros from unit `units` on, with MASK.
-
-    Each tile: four words of quants and two of scales of row g, then those of row g + 8.
-    """
-    WORDS: tl.constexpr = 2 if FORM == HALF_MINIMUM else 1
-    ok = u < units
+    """Twelve words for each tile of 16 rows, of one matrix and then, with TWO, of the other."""
     found = ()
-    for t in tl.static_range(COUNT):
-        for h in tl.static_range(2):
-            at = places[3 * t] + (step * 16 + h * KP)
-            found = found + four(load(at[:, None] + tl.arange(0, 4)[None, :], ok[:, None], MASK))
-            at = places[3 * t + 1] + (step * (8 * WORDS) + h * (KP // 8 * WORDS))
-            s0 = load(at, ok, MASK)
-            s1 = s0
-            if FORM == HALF_MINIMUM:
-                s1 = load(at + 4, ok, MASK)
-            elif FORM != HALF:
-                s1 = load(places[3 * t + 2] + (u // 8 * 4 + h * (KP // 256 * 8)), ok, MASK)
-            found = found + (s0, s1)
+    for t in tl.static_range(TILES):
+        found = found + request(quants, scales, supers, row0 + 16 * t, chunk, q, units, KP, ROWS, FORM, MASK)
+    if TWO:
+        for t in tl.static_range(TILES):
+            found = found + request(quants_b, scales_b, supers_b, row0 + 16 * t, chunk, q, units, KP, ROWS, FORM, MASK)
     return found
 
 
 @triton.jit
-def _request_inputs(place, chunk, w: tl.constexpr, GROUPS: tl.constexpr, KP: tl.constexpr):
-    """Four words of x for each group of eight rows, which meet word w of a chunk's units."""
+def _request_inputs(place, last_place, chunk, w: tl.constexpr, GROUPS: tl.constexpr, KP: tl.constexpr):
+    """Four words of x for each group of eight rows, meeting word w of a chunk; the last group has its place."""
     CHUNKS: tl.constexpr = fragment_width(KP) // 128
-    at = place + (tl.minimum(chunk, CHUNKS - 1) * 512 + w * 128)
+    at = tl.minimum(chunk, CHUNKS - 1) * 512 + w * 128
     found = ()
     for j in tl.static_range(GROUPS):
-        found = found + four(tl.load(at[:, None] + (j * CHUNKS * 512 + tl.arange(0, 4))[None, :]))
+        first = place if j < GROUPS - 1 else last_place
+        found = found + four(tl.load((first + at)[:, None] + (j * CHUNKS * 512 + tl.arange(0, 4))[None, :]))
     return found
 
 
@@ -90,20 +64,6 @@ def _add_word(
             c = acc[4 * (t * GROUPS + j) : 4 * (t * GROUPS + j) + 4]
             result = result + multiply_word(a, b, inputs[4 * j : 4 * j + 4], c, L, OLD)
     return result
-
-
-@triton.jit
-def _add_chunk(
-    acc, weights, queue, place, chunk, q, ALL_TILES: tl.constexpr, GROUPS: tl.constexpr, L: tl.constexpr,
-    KP: tl.constexpr, FORM: tl.constexpr, OLD: tl.constexpr,
-):
-    """Sums plus the products of a chunk, whose inputs are in `queue`; and the inputs of the next one."""
-    factors = scale_factors(weights, 4 * chunk + q, ALL_TILES, FORM)
-    for w in tl.static_range(4):
-        inputs = queue[: 4 * GROUPS]
-        queue = queue[4 * GROUPS :] + _request_inputs(place, chunk + 1, w, GROUPS, KP)
-        acc = _add_word(acc, weights, factors, inputs, w, ALL_TILES, GROUPS, L, OLD, has_minimum(FORM))
-    return acc, queue
 
 
 @triton.jit
@@ -144,45 +104,49 @@ def more_rows(
     L: tl.constexpr = 32 * ACROSS
     i = tl.arange(0, L)
     q, g = i % 4, i // 4 % 8
-    tile = (tl.program_id(0) * ACROSS + i // 32) * TILES
+    first_row = tl.program_id(0) * (16 * TILES * ACROSS)
+    row0 = first_row + i // 32 * (16 * TILES) + g
     CHUNKS: tl.constexpr = fragment_width(KP) // 128
     STEPS: tl.constexpr = (CHUNKS + SPLITS - 1) // SPLITS
     MASK: tl.constexpr = KP % 128 != 0 or CHUNKS % SPLITS != 0 or STEPS % AHEAD != 0
-    ALL_TILES: tl.constexpr = 2 * TILES if END == GATED else TILES
+    TWO: tl.constexpr = END == GATED
+    ALL_TILES: tl.constexpr = 2 * TILES if TWO else TILES
     split = tl.program_id(1)
     start = split * STEPS
-    units = tl.minimum((start + STEPS) * 4, KP // 32)
-    places = ()
-    for t in tl.static_range(TILES):
-        places = places + _places(quants, scales, supers, tile + t, start, g, q, KP, ROWS, FORM)
-    if END == GATED:
-        for t in tl.static_range(TILES):
-            places = places + _places(quants_b, scales_b, supers_b, tile + t, start, g, q, KP, ROWS, FORM)
+    units = tl.minimum((split + 1) * (STEPS * 4), KP // 32)
     weights = ()
     for j in tl.static_range(AHEAD):
-        weights = weights + _request(places, j, 4 * (start + j) + q, units, KP, FORM, MASK, ALL_TILES)
+        weights = weights + _request_tiles(
+            quants, scales, supers, quants_b, scales_b, supers_b, row0, start + j, q, units, KP, ROWS, FORM, TWO,
+            MASK, TILES,
+        )
     wait_for_inputs(PDL)
     place = x + (g * 4 + q) * 4
+    # Rows of the last group that are not there repeat the last one: their results are not stored.
+    there = tl.maximum(M - 1 - 8 * (GROUPS - 1), 0)
+    last_place = x + (tl.minimum(g, there) * 4 + q) * 4
     queue = ()
     for w in tl.static_range(4):
-        queue = queue + _request_inputs(place, start, w, GROUPS, KP)
+        queue = queue + _request_inputs(place, last_place, start, w, GROUPS, KP)
     acc = ()
     for _ in tl.static_range(4 * ALL_TILES * GROUPS):
         acc = acc + (tl.zeros([L], tl.float32),)
-    for step in range(0, STEPS - AHEAD, AHEAD):
+    for step in range(0, STEPS, AHEAD):
         refilled = ()
         for j in tl.static_range(AHEAD):
+            chunk = start + (step + j)
             mine = weights[12 * ALL_TILES * j : 12 * ALL_TILES * (j + 1)]
-            acc, queue = _add_chunk(acc, mine, queue, place, start + step + j, q, ALL_TILES, GROUPS, L, KP, FORM, OLD)
-            later = step + j + AHEAD
-            refilled = refilled + _request(places, later, 4 * (start + later) + q, units, KP, FORM, MASK, ALL_TILES)
+            factors = scale_factors(mine, 4 * chunk + q, ALL_TILES, FORM)
+            for w in tl.static_range(4):
+                inputs = queue[: 4 * GROUPS]
+                queue = queue[4 * GROUPS :] + _request_inputs(place, last_place, chunk + 1, w, GROUPS, KP)
+                acc = _add_word(acc, mine, factors, inputs, w, ALL_TILES, GROUPS, L, OLD, has_minimum(FORM))
+            refilled = refilled + _request_tiles(
+                quants, scales, supers, quants_b, scales_b, supers_b, row0, chunk + AHEAD, q, units, KP, ROWS, FORM,
+                TWO, True, TILES,
+            )
         weights = refilled
-    LAST: tl.constexpr = (STEPS - 1) // AHEAD * AHEAD
-    for j in tl.static_range(AHEAD):
-        if LAST + j < STEPS:
-            mine = weights[12 * ALL_TILES * j : 12 * ALL_TILES * (j + 1)]
-            acc, queue = _add_chunk(acc, mine, queue, place, start + LAST + j, q, ALL_TILES, GROUPS, L, KP, FORM, OLD)
-    e = tl.program_id(0) * (16 * TILES * ACROSS) + tl.arange(0, 16 * TILES * ACROSS)
+    e = first_row + tl.arange(0, 16 * TILES * ACROSS)
     ok = e < N
     m = tl.arange(0, 8 * GROUPS)
     used = (m < M)[:, None] & ok[None, :]

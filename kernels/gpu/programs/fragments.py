@@ -207,13 +207,13 @@ def four(words):
 
 
 @triton.jit
-def _request(
-    quants, scales, supers, row0, chunk, q, KP: tl.constexpr, ROWS: tl.constexpr, FORM: tl.constexpr,
+def request(
+    quants, scales, supers, row0, chunk, q, units, KP: tl.constexpr, ROWS: tl.constexpr, FORM: tl.constexpr,
     MASK: tl.constexpr,
 ):
-    """Six words of row0 and six of row0 + 8, at a lane's unit of a chunk of 128 columns."""
+    """Six words of row0 and six of row0 + 8, at a lane's unit of a chunk of 128 columns; zeros from `units` (MASK)."""
     u = 4 * chunk + q
-    ok = u < KP // 32
+    ok = u < units
     WORDS: tl.constexpr = 2 if FORM == HALF_MINIMUM else 1
     found = ()
     for h in tl.static_range(2):
@@ -237,9 +237,9 @@ def _request_both(
     FORM: tl.constexpr, TWO: tl.constexpr, MASK: tl.constexpr,
 ):
     """A chunk of 16 rows, of one matrix or of two."""
-    found = _request(quants, scales, supers, row0, chunk, q, KP, ROWS, FORM, MASK)
+    found = request(quants, scales, supers, row0, chunk, q, KP // 32, KP, ROWS, FORM, MASK)
     if TWO:
-        found = found + _request(quants_b, scales_b, supers_b, row0, chunk, q, KP, ROWS, FORM, MASK)
+        found = found + request(quants_b, scales_b, supers_b, row0, chunk, q, KP // 32, KP, ROWS, FORM, MASK)
     return found
 
 
