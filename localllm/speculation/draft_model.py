@@ -140,12 +140,14 @@ def open_draft_model(choice: str, target: Target) -> AdaptiveSpeculation:
     file = open_gguf(resolve_model(name).path)
     try:
         own, others = (each.metadata.strings(_TOKENS) for each in (file, target.file))
-        if len(own) != len(others) or any(a != b for a, b in zip(own, others, strict=True)):
+        spec = load_spec(file)
+        # A table may have more rows than there are tokens; the other model could not read what is guessed from those.
+        differ = len(own) != len(others) or spec.vocabulary_size != target.spec.vocabulary_size
+        if differ or any(a != b for a, b in zip(own, others, strict=True)):
             raise ConfigurationError(
                 f"{name} cannot guess for this model: their vocabularies differ",
                 hint="take a smaller model of the same family",
             )
-        spec = load_spec(file)
         context = min(spec.context_length, target.context)
         executor = open_executor(spec, device, ExecutorOptions(threads=target.threads, progress=target.progress))
         try:

@@ -10,6 +10,9 @@ import pytest
 from integer_executor import IntegerExecutor
 
 from localllm import LLM
+from localllm.errors import ConfigurationError
+from localllm.gguf_io import QuantType, dequantize, open_gguf
+from localllm.gguf_io.writer import write_gguf
 from localllm.kernels.executor import Device
 from localllm.speculation import NOTHING
 from localllm.speculation.draft_model import DraftModel, ModelDrafter, draft_device
@@ -107,3 +110,19 @@ def test_a_model_that_drafts_for_itself_on_another_device() -> None:
         found = two.generate([5, 9, 13, 2], max_tokens=40, ignore_eos=True, temperature=0.0)
     assert found.ids == expected.ids
     assert found.usage.accepted_tokens > 0
+
+
+def test_a_table_with_more_rows_than_the_targets_is_refused(tmp_path: Path) -> None:
+    """Its guesses could be tokens that the target has no row for."""
+    path = Path(__file__).parents[2] / "data" / "models" / "llama_gqa_tied_f16.gguf"
+    with open_gguf(path) as file:
+        metadata: dict[str, Any] = {key: file.metadata.get_raw(key) for key in file.metadata}
+        tensors: dict[str, Any] = {
+            name: (tensor.quant_type, tensor.shape, bytes(tensor.data)) for name, tensor in file.tensors.items()
+        }
+        table = np.asarray(dequantize(file.tensors["token_embd.weight"]), np.float32)
+    longer = np.concatenate([table, 1000 * table[:1], -1000 * table[:1]])  # one of the two is always the likeliest
+    tensors["token_embd.weight"] = QuantType.F32, longer.shape, longer
+    write_gguf(tmp_path / "longer.gguf", metadata, tensors)
+    with pytest.raises(ConfigurationError, match="vocabularies differ"):
+        LLM(str(path), device="cpu", speculate=f"model:{tmp_path / 'longer.gguf'}")
