@@ -13,13 +13,15 @@ from typing import Any
 from localllm.gguf_io import open_gguf
 from localllm.gguf_io.writer import write_gguf
 from localllm.speculation.heads import check_weights
-from localllm.speculation.made_for import made_for
+from localllm.speculation.made_for import FINGERPRINT, check_made_for, made_for
 
 
 def mark(model_path: str, drafter_path: str) -> None:
-    """Write the drafter anew; nothing else in it changes."""
+    """Write the drafter anew; nothing else in it changes. ConfigurationError if it names another model."""
     with open_gguf(model_path) as model, open_gguf(drafter_path) as drafter:
         check_weights(drafter)
+        if FINGERPRINT in drafter.metadata:
+            check_made_for(drafter, model)
         metadata: dict[str, Any] = {key: drafter.metadata.get_raw(key) for key in drafter.metadata}
         metadata.update(made_for(model))
         tensors = {

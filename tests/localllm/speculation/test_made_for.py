@@ -79,3 +79,14 @@ def test_a_fingerprint_that_is_no_text_is_refused(tmp_path: Path) -> None:
     path = save(tmp_path / "layer.gguf", **keys)
     with pytest.raises(GGUFError, match="fingerprint"):
         LLM(str(MODEL), device="reference", speculate=f"heads:{path}")
+
+
+def test_a_mark_is_not_replaced_by_another_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[3] / "scripts"))
+    other = changed(tmp_path / "other.gguf", norm=1.01)
+    keys: dict[str, Any] = {**made_for(other)}
+    path = save(tmp_path / "layer.gguf", **keys)
+    before = path.read_bytes()
+    with pytest.raises(ConfigurationError, match=r"was made for other\.gguf"):
+        importlib.import_module("mark_drafter").mark(str(MODEL), str(path))
+    assert path.read_bytes() == before
