@@ -66,7 +66,7 @@ def test_next_tokens_are_those_of_the_reference(
             terms = np.exp(expected) @ (expected - row[ids])
             divergence.append(terms + (rest * np.log(rest / own_rest) if rest > 1e-9 else 0.0))
     for figure, value in (("top1", agreed), ("positions", positions), ("divergence", np.mean(divergence))):
-        record_property(f"{name}_{figure}", value)
+        record_property(f"{name}_{figure}", float(value))
     assert compared >= agreed_stored
     assert np.mean(divergence) <= 0.005
 
@@ -77,8 +77,8 @@ def test_perplexity_is_that_of_the_reference(
     name, _, llm = loaded
     facts = json.loads((shared_fixtures / "golden" / "real" / "perplexity.json").read_text(encoding="utf-8"))
     value = llm.perplexity(facts["text"], context=512)
-    record_property(f"{name}_perplexity", value)
-    record_property(f"{name}_perplexity_of_golden", value / facts["models"][name]["f32_weights"]["ppl"])
+    record_property(f"{name}_perplexity", float(value))
+    record_property(f"{name}_perplexity_of_golden", float(value / facts["models"][name]["f32_weights"]["ppl"]))
     assert value == pytest.approx(facts["models"][name]["f32_weights"]["ppl"], rel=0.01)
 
 

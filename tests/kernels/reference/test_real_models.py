@@ -66,5 +66,5 @@ def test_smollm2_perplexity(
     logs = _log_probabilities(logits_of(ReferenceExecutor(load_spec(open_gguf(smollm2_path))), window))
     losses = [-logs[position - 1, window[position]] for position in range(257, 512)]
     expected = golden["f32_weights"]["running_ppl_after_chunk"][0]
-    record_property("reference_perplexity_of_golden", np.exp(np.mean(losses)) / expected)
+    record_property("reference_perplexity_of_golden", float(np.exp(np.mean(losses)) / expected))
     assert abs(np.exp(np.mean(losses)) / expected - 1) < 1e-3
