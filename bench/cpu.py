@@ -12,10 +12,10 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
+
+from command import run_bench
 
 COLUMNS = ("prefill_samples", "decode_samples")
 SAMPLES = 3  # of a round
@@ -24,23 +24,8 @@ SAMPLES = 3  # of a round
 def measure(name: str, model: str, threads: int) -> dict[str, Any]:
     """One run of `localllm bench`."""
     mode = ["--mode", "exact"] if name == "dense" else []
-    command = [
-        sys.executable,
-        "-m",
-        "localllm",
-        "bench",
-        model,
-        "-t",
-        str(threads),
-        "-r",
-        str(SAMPLES),
-        "--json",
-        *mode,
-    ]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise SystemExit(f"{' '.join(command)} failed:\n{done.stderr}")
-    return {"name": name, **json.loads(done.stdout), "model": Path(model).name}
+    found = run_bench(model, "-t", str(threads), "-r", str(SAMPLES), *mode)
+    return {"name": name, **found, "model": Path(model).name}
 
 
 def merge(runs: list[dict[str, Any]], bandwidth: float) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+from command import run_bench
 
 from localllm.benchmark import measure_memory_bandwidth
 from localllm.gguf_io import open_gguf
@@ -84,25 +85,7 @@ def idle_percent(file: str, threads: int) -> float:
 
 def bench(model: str, *arguments: str) -> float:
     """Decoded tokens a second."""
-    command = [
-        sys.executable,
-        "-m",
-        "localllm",
-        "bench",
-        model,
-        "-p",
-        "0",
-        "-n",
-        "128",
-        "-r",
-        "3",
-        "--json",
-        *arguments,
-    ]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise SystemExit(f"{' '.join(command)} failed:\n{done.stderr}")
-    return float(json.loads(done.stdout)["decode_tokens_per_second"])
+    return float(run_bench(model, "-p", "0", "-n", "128", "-r", "3", *arguments)["decode_tokens_per_second"])
 
 
 def busy(model: str, threads: int, rounds: int) -> Figures:
