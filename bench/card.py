@@ -29,7 +29,7 @@ from card_figures import hybrid_figures, speed_figures
 from figures import FIGURES
 
 ROOT = Path(__file__).resolve().parents[1]
-HYBRID = ("trip", "dense", "relu", "mixture", "kl", "learned", "budgets", "prefill")
+HYBRID = ("trip", "dense", "relu", "mixture", "learned", "budgets", "prefill")
 TITLES = {"gpu": "On a card", "hybrid": "On a card and the CPU"}
 GRACE = 3.0  # seconds for a program to end what it has started
 RUNS = (3, 2)  # of a whole `localllm run`, early and late
@@ -57,9 +57,10 @@ def script(name: str, *arguments: str) -> tuple[str, ...]:
 
 def beside(models: list[str], folder: Path, workers: int, wanted: set[str], more: tuple[str, ...]) -> list[Job]:
     """What is not timed: it runs all at once."""
+    threads = str(max(1, workers // 4))
     report = f"--junitxml={folder}/tests.xml"
     tests = (sys.executable, "-P", "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:benchmark", report)
-    where = ("--confcutdir=tests/kernels/gpu", "-n", str(workers), "tests/kernels/gpu")
+    where = ("--confcutdir=tests/kernels", "-n", str(workers), "tests/kernels/gpu")
     warm = ("--warm-only", "--threads", str(workers), "--only", ",".join(HYBRID), *more, "--models", *models)
     jobs = [
         Job("tests", (*tests, *where), 170),
@@ -69,6 +70,11 @@ def beside(models: list[str], folder: Path, workers: int, wanted: set[str], more
         Job("start", run_command(models[0]), 100),
     ]
     jobs += [Job("speed", script("gpu_benchmark.py", *speed_arguments(*case), "--compile-only"), 150) for case in SPEED]
+    exact = ("--only", "kl", "--no-warm", "--threads", threads, *more)
+    for number, model in enumerate(models):
+        rows = folder / f"exact{number}.jsonl"
+        command = script("hybrid_benchmark.py", *exact, "--out", str(rows), "--models", model)
+        jobs.append(Job("hybrid", command, 200, rows))
     return [job for job in jobs if job.part in wanted]
 
 
@@ -90,7 +96,7 @@ def timed(models: list[str], folder: Path, workers: int, wanted: set[str], more:
     jobs = [Job("speed", script("gpu_benchmark.py", *speed_arguments(*case)), 75) for case in SPEED]
     jobs += [Job("start", run_command(models[0]), 25)] * RUNS[0]
     jobs += [Job("floor", script("graph_floor.py", models[0]), 30)]
-    limits = {"mixture": 120.0, "learned": 45.0, "kl": 60.0, "budgets": 55.0, "prefill": 60.0}
+    limits = {"mixture": 120.0, "learned": 45.0, "budgets": 60.0, "prefill": 60.0}
     jobs += [
         Job("hybrid", script("hybrid_benchmark.py", "--only", part, *common), limits.get(part, 30.0), rows)
         for part in HYBRID
@@ -196,16 +202,17 @@ def on_the_card(options: argparse.Namespace) -> None:
     run, wanted = Run(options.folder, options.total), set(options.only)
     workers = options.workers or os.cpu_count() or 1
     tiny = ("--tiny", "--steps", "2") if options.tiny else ()
-    first = [(job, run.start(job)) for job in beside(options.models, options.folder, workers, wanted, tiny)]
+    jobs = beside(options.models, options.folder, workers, wanted, tiny)
+    first = [(job, run.start(run.limited(job))) for job in jobs]
     for job, process in first:
         run.finish(job, process, measured=job.part in ("tests", "greedy"))
-    for job in timed(options.models, options.folder, workers, wanted, tiny):
+    after = timed(options.models, options.folder, workers, wanted, tiny)
+    for job in after:
         if run.left() < 8:
             run.say(f"{job.part}: left out")
             continue
         run.finish(job, run.start(run.limited(job)), measured=True)
-    hybrid = options.folder / "hybrid.jsonl"
-    if hybrid.exists():
+    for hybrid in sorted({job.rows for job in jobs + after if job.rows is not None and job.rows.exists()}):
         rows = rows_of(hybrid.read_text(encoding="utf-8"))
         run.add("hybrid", [{**row, "section": row["part"]} for row in rows])
     run.say("end")
