@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from localllm.errors import LocalLLMError
 from localllm.gguf_io import open_gguf
 from localllm.gguf_io.writer import write_gguf
 from localllm.speculation.heads import check_weights
@@ -36,7 +37,10 @@ def main() -> None:
     parser.add_argument("model")
     parser.add_argument("drafter")
     options = parser.parse_args()
-    mark(options.model, options.drafter)
+    try:
+        mark(options.model, options.drafter)
+    except LocalLLMError as error:
+        parser.exit(1, f"{error}\n")
 
 
 if __name__ == "__main__":
