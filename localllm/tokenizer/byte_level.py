@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     import tokenizers
 
 MERGES = PREFIX + "merges"
+# The package would keep the words of every tokenizer in every thread that used it, for as long as the thread lives,
+# whatever becomes of the tokenizer: up to 100 KB for each change of a model. Merging anew takes a tenth longer.
+_REMEMBERED_WORDS = 0
 
 
 def _alphabet() -> dict[str, int]:
@@ -68,12 +71,13 @@ def _build(vocabulary: Vocabulary, merges: Sequence[str], cuts: PreTokenizer) ->
         del by_text[text]
     pairs = _pairs(vocabulary.source, merges)
     try:
-        model = models.BPE(by_text, pairs, ignore_merges=cuts.whole_words)
+        model = models.BPE(by_text, pairs, cache_capacity=_REMEMBERED_WORDS, ignore_merges=cuts.whole_words)
     except Exception:  # the package raises nothing more specific when a merge names a text that is no token
         for text in [text for text in by_text if _NO_TEXT.search(text)]:  # bytes that are not UTF-8: never in a text
             left_out.add(text)
             del by_text[text]
-        model = models.BPE(by_text, _known(vocabulary.source, pairs, by_text, left_out), ignore_merges=cuts.whole_words)
+        known = _known(vocabulary.source, pairs, by_text, left_out)
+        model = models.BPE(by_text, known, cache_capacity=_REMEMBERED_WORDS, ignore_merges=cuts.whole_words)
     tokenizer = Tokenizer(model)
     splits = [pre_tokenizers.Split(Regex(pattern), "isolated") for pattern in cuts.patterns]
     as_letters = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
