@@ -27,6 +27,7 @@ _FIELD = Literal["title", "model", "system"]
 MAX_TITLE = 200  # characters
 MAX_ID = 2**63 - 1  # SQLite's largest integer
 CACHES = "chat-caches"  # the folder beside the file
+PAGE_CACHE_KIB = 512  # of the file's pages that SQLite keeps; the system has them anyway
 
 
 class ConversationStore:
@@ -49,6 +50,7 @@ class ConversationStore:
             self._database.execute("PRAGMA journal_mode = WAL")
             self._database.execute("PRAGMA synchronous = NORMAL")
             self._database.execute("PRAGMA foreign_keys = ON")
+            self._database.execute(f"PRAGMA cache_size = -{PAGE_CACHE_KIB}")
             migrate(self._database, version)
         except (sqlite3.OperationalError, OSError) as error:  # the file may be fine
             reason = error.strerror if isinstance(error, OSError) else error

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from held_memory import bytes_in_use
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -203,3 +204,14 @@ def test_a_store_that_is_closed_or_held_by_another_says_so(tmp_path: Path) -> No
     store.close()
     with pytest.raises(ConfigurationError, match="cannot be used now"):
         store.create("m")
+
+
+def test_a_large_file_is_not_kept_in_memory(store: ConversationStore) -> None:
+    conversation = store.create("model")
+    parent = store.add(conversation, None, "user", "hello")
+    before = bytes_in_use()
+    for number in range(400):
+        parent = store.add(conversation, parent, "user", f"{number} " * 2000)
+    assert len(store.path_to(parent)) == 401
+    assert store.path.stat().st_size > 2_500_000
+    assert bytes_in_use() - before < 1_200_000
