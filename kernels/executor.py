@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 Device = Literal["auto", "cpu", "cuda", "hybrid", "reference"]
 Mode = Literal["exact", "sparse", "turbo"]
+MOST_THREADS = 256
 
 
 @dataclass(frozen=True, slots=True)

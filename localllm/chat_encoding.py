@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from localllm.errors import LocalLLMError, RequestError
@@ -9,8 +10,6 @@ from localllm.errors import LocalLLMError, RequestError
 from .chat_template import check_variables, encode_chat
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from localllm.tokenizer import Tokenizer
 
     from .chat_template import ChatTemplate
@@ -26,7 +25,8 @@ def conversation_ids(
     """Ids up to where the answer begins, or goes on when the last message is the assistant's; RequestError for none."""
     if not messages:
         raise RequestError("there is no message to answer", parameter="messages")
-    begun = messages[-1] if messages[-1].get("role") == "assistant" else None
+    last = messages[-1] if isinstance(messages, Sequence) else None  # what is no message, the template's check names
+    begun = last if isinstance(last, Mapping) and last.get("role") == "assistant" else None
     asked = messages if begun is None else messages[:-1]
     options = check_variables(template_options)
     ids = encode_chat(template, tokenizer, asked, tools=tools, add_generation_prompt=True, **options)

@@ -74,6 +74,7 @@ class LLM:
         from localllm.hardware import detect
         from localllm.kernels.executor import ExecutorOptions
         from localllm.kernels.registry import open_executor
+        from localllm.load_options import check_load_options
         from localllm.models import load_spec
         from localllm.profiles.rates import measured_rates
         from localllm.repacked import repacked_file
@@ -82,6 +83,7 @@ class LLM:
         from localllm.tokenizer import Tokenizer
         from localllm.turbo.record import load_turbo
 
+        check_load_options(threads, vram, mode)
         self._closed = False
         self._turbo: TurboRecord | None = None
         self._kv: KVType = kv

@@ -166,7 +166,7 @@ def _web_address(value: object) -> str:
 KINDS: dict[str, Kind] = {
     "model": Kind(_text, "the model of a bare `localllm`"),
     "device": Kind(_choice("auto", "cpu", "cuda", "hybrid", "reference"), "where to compute"),
-    "threads": Kind(_whole(1, 4096), "CPU threads"),
+    "threads": Kind(_whole(1, 256), "CPU threads"),
     "vram": Kind(parse_size, "GPU memory to use at most"),
     "context": Kind(_whole(1, 1 << 30), "tokens of context to make room for"),
     "kv": Kind(_choice("f16", "f32", "q8", "q4", "q2"), "how the KV cache is stored"),

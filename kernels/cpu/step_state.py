@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from enum import IntEnum
 
+from localllm.kernels.executor import MOST_THREADS
+
 LINE = 8  # int64 words of a cache line
-MAX_THREADS = 256
 MAX_GROUPS = 8  # cache groups: one per distinct native window; behind them OUTPUT_GROUP
 OUTPUT_GROUP = MAX_GROUPS  # the rows of the last layer's group whose output is wanted
 PROFILE_KINDS = 32
@@ -43,7 +44,7 @@ class Word(IntEnum):
     PATIENCE = THREADS + 17  # pauses after which a half gives the other one up
     GROUPS = THREADS + 4 * LINE  # GROUP_WORDS words for each cache group
     PARKED = GROUPS + (MAX_GROUPS + 1) * LINE  # a line per thread: word 0 is 1 while parked, word 1 its lock
-    PROFILE = PARKED + MAX_THREADS * LINE  # cycles by operation kind, of thread 0
+    PROFILE = PARKED + MOST_THREADS * LINE  # cycles by operation kind, of thread 0
     QUEUES = PROFILE + PROFILE_KINDS  # a line each: how much of an operation's work has been taken
     SIZE = QUEUES + MAX_QUEUES * LINE
 

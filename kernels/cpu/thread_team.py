@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from localllm.kernels.executor import MOST_THREADS
+
 from .compile import KernelSource
 from .run_loop import emit_step, emit_wake, emit_worker
-from .step_state import LINE, MAX_THREADS, Word
+from .step_state import LINE, Word
 
 if TYPE_CHECKING:
     from .compile import Kernel, KernelCompiler
@@ -33,8 +35,8 @@ class ThreadTeam:
     """
 
     def __init__(self, compiler: KernelCompiler, threads: int) -> None:
-        if not 1 <= threads <= MAX_THREADS:
-            raise ValueError(f"threads must be 1 to {MAX_THREADS}")
+        if not 1 <= threads <= MOST_THREADS:
+            raise ValueError(f"threads must be 1 to {MOST_THREADS}")
         self.threads = threads
         worker, wake, step = compiler.compile_all(SOURCES)
         self._step = step.call

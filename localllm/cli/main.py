@@ -85,9 +85,15 @@ class CommandTable(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """As usual; somebody who names a model file learns which commands take one."""
+        """As usual; somebody who names a model file learns which commands take one, who misspells one its name."""
         if args and args[0].endswith(".gguf"):
             ctx.fail(f"{args[0]!r} is no command. A model file: 'localllm chat FILE' or 'localllm run FILE PROMPT'.")
+        if args and args[0] not in COMMANDS and not args[0].startswith("-"):
+            import difflib
+
+            near = difflib.get_close_matches(args[0], COMMANDS, 1)
+            hint = f" Did you mean '{near[0]}'?" if near else ""
+            ctx.fail(f"No such command {args[0]!r}.{hint}")
         return super().resolve_command(ctx, args)
 
 

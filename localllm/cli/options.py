@@ -43,7 +43,9 @@ _LOAD = (
     click.option(
         "--device", type=click.Choice(["auto", "cpu", "cuda", "hybrid", "reference"]), help="Where to compute."
     ),
-    click.option("--threads", "-t", type=click.IntRange(1), help="CPU threads; by default as many as are fastest."),
+    click.option(
+        "--threads", "-t", type=click.IntRange(1, 256), help="CPU threads; by default as many as are fastest."
+    ),
     click.option("--vram", type=Size(), help="GPU memory to use at most, such as 6GiB."),
     click.option("--context", "-c", type=click.IntRange(1), help="Tokens of context to make room for."),
     click.option("--kv", type=click.Choice(["f16", "f32", "q8", "q4", "q2"]), help="How the KV cache is stored."),

@@ -28,8 +28,11 @@ if TYPE_CHECKING:
 MAX_INPUT = 64 * 2**20  # bytes of a prompt; far above any context, far below any memory
 
 
-def read_prompt(argument: str | None, file: str | None) -> str:
-    """The prompt: the argument, then the file, then what is piped in, joined by blank lines."""
+def read_prompt(argument: str | None, file: str | None, otherwise: str = "") -> str:
+    """The prompt: the argument, then the file, then what is piped in, joined by blank lines.
+
+    UsageError where that is nothing; `otherwise` says what else could be meant.
+    """
     parts = [] if argument is None else [argument]
     if file is not None:
         parts.append(read_text(file))
@@ -39,7 +42,7 @@ def read_prompt(argument: str | None, file: str | None) -> str:
             parts.append(piped)
     text = "\n\n".join(part for part in parts if part)
     if not text.strip():
-        raise click.UsageError("no prompt: give it as an argument, with --file, or through a pipe")
+        raise click.UsageError(f"no prompt: give it as an argument, with --file, or through a pipe{otherwise}")
     return text
 
 
@@ -114,7 +117,7 @@ def run(
 
     The exit code is 0 when text was given, also if the context was full before the answer was done (stderr says so).
     """
-    text = read_prompt(prompt, file)
+    text = read_prompt(prompt, file, "; a conversation is 'localllm chat MODEL'")
     if raw and system is not None:
         raise click.UsageError("--system needs the chat template; it cannot be used with --raw")
     load, given = split_options(options)

@@ -46,6 +46,12 @@ class EngineOptions:
         for name, value in (("context", self.context), ("parallel", self.parallel), ("window", self.window)):
             if value is not None and value < 1:
                 raise ConfigurationError(f"{name} must be 1 or more, not {value}")
+        if self.sinks is not None and self.sinks < 0:
+            raise ConfigurationError(f"sinks must be 0 or more, not {self.sinks}")
+        if self.context_policy not in POLICIES:
+            raise ConfigurationError(
+                f"there is no context policy {self.context_policy!r}", hint=f"use one of: {', '.join(POLICIES)}"
+            )
 
     @property
     def slides(self) -> bool:

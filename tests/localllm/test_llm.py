@@ -79,6 +79,9 @@ def test_wrong_use_is_explained(llm: LLM) -> None:
         llm.generate("x", temprature=1)
     with pytest.raises(RequestError, match="empty"):
         llm.generate([])
+    for messages in ("hello", ["hello"], {"role": "user", "content": "hello"}):
+        with pytest.raises(RequestError, match="messages"):
+            llm.chat(messages)  # type: ignore[arg-type]
     llm.close()
     llm.close()
     for use in (llm.describe, lambda: llm.generate("x"), lambda: llm.logits([1]), lambda: llm.stream_nll([1, 2])):
@@ -95,6 +98,12 @@ def test_wrong_use_is_explained(llm: LLM) -> None:
         ({"context": 40, "context_policy": "window"}, ConfigurationError, "a context of 40 tokens is too small"),
         ({"kv": "q4", "kv_policy": "h2o:64"}, UnsupportedModelError, "float pages, not q4"),
         ({"context": 0}, ConfigurationError, "context must be 1 or more"),
+        ({"sinks": -1}, ConfigurationError, "sinks must be 0 or more"),
+        ({"context_policy": "forget"}, ConfigurationError, "there is no context policy 'forget'"),
+        ({"mode": "fast"}, ConfigurationError, "there is no mode 'fast'"),
+        ({"threads": 0}, ConfigurationError, "threads must be 1 to 256, not 0"),
+        ({"threads": 257}, ConfigurationError, "threads must be 1 to 256, not 257"),
+        ({"vram": -1}, ConfigurationError, "vram must be a number of bytes"),
         ({"chat_template": "missing.jinja"}, LocalLLMError, "missing.jinja"),
     ],
 )

@@ -31,6 +31,7 @@ def test_every_command_explains_itself(command: str, capsys: pytest.CaptureFixtu
         "--nonsense",
         "run",
         "run m p --threads 0",
+        "run m p --threads 257",
         "run m p --top-p 2",
         "plan m --vram much",
         "tokenize",
@@ -43,6 +44,16 @@ def test_wrong_usage_is_exit_code_2(line: str, capsys: pytest.CaptureFixture[str
     assert code == 2
     assert out == ""
     assert "Error" in err
+
+
+@pytest.mark.parametrize(
+    ("line", "hint"),
+    [("rnu m p", "Did you mean 'run'?"), ("ls", "Did you mean 'list'?"), ("run m", "localllm chat MODEL")],
+)
+def test_a_slip_is_told_what_was_meant(line: str, hint: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = run(capsys, *line.split())
+    assert code == 2
+    assert hint in err
 
 
 @pytest.mark.parametrize("command", [["run", "NAME", "hello"], ["tokenize", "NAME", "x"], ["plan", "NAME"]])
