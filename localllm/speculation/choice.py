@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from localllm.errors import ConfigurationError
@@ -10,7 +11,7 @@ from localllm.gguf_io import QuantType
 from localllm.paths import expand_user
 
 from .adaptive import AdaptiveSpeculation
-from .lookup import LookupDrafter
+from .lookup import MOST_TOKENS, LookupDrafter
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -41,6 +42,10 @@ class Target:
     parallel: int
     progress: Callable[[LoadProgress], None] | None = None
 
+    def lookups(self) -> Callable[[], LookupDrafter]:
+        """What makes the lookup of an answer: of so much text as the model sees, for it copies nothing else."""
+        return partial(LookupDrafter, min(self.context, MOST_TOKENS))
+
 
 def check_choice(choice: str) -> None:
     """Raise ConfigurationError for what is not one of `CHOICES`."""
@@ -67,7 +72,8 @@ def open_speculation(choice: str, target: Target) -> Speculation | None:
         from .draft_model import open_draft_model
 
         return open_draft_model(name, target)
-    return AdaptiveSpeculation(lambda: (LookupDrafter(),))
+    lookup = target.lookups()
+    return AdaptiveSpeculation(lambda: (lookup(),))
 
 
 def _open_heads(path: str, target: Target) -> Speculation:
@@ -79,7 +85,7 @@ def _open_heads(path: str, target: Target) -> Speculation:
     from .medusa import FIRST_HEAD, MedusaDrafter, MedusaHeads
     from .trained_layer import FIRST, TrainedLayerDrafter, load_trained_layer
 
-    compiler, trees = _compiler(), _may_branch(target)
+    compiler, trees, lookup = _compiler(), _may_branch(target), target.lookups()
 
     def product(tensor: Tensor) -> TiledProduct:
         return TiledProduct(compiler, tensor)
@@ -89,15 +95,15 @@ def _open_heads(path: str, target: Target) -> Speculation:
         if FIRST in file.tensors:
             layer = load_trained_layer(file, target.spec, compiler, target.progress)
             return AdaptiveSpeculation(
-                lambda: (LookupDrafter(), TrainedLayerDrafter(layer)), wants_hidden=True, taps=layer.taps, trees=trees
+                lambda: (lookup(), TrainedLayerDrafter(layer)), wants_hidden=True, taps=layer.taps, trees=trees
             )
         if FIRST_HEAD in file.tensors:
             medusa = MedusaHeads.load(file, target.spec.embed.table, product)
             return AdaptiveSpeculation(
-                lambda: (LookupDrafter(), MedusaDrafter(medusa, trees=trees)), wants_hidden=True, trees=trees
+                lambda: (lookup(), MedusaDrafter(medusa, trees=trees)), wants_hidden=True, trees=trees
             )
         heads = Heads.load(file, target.spec.embed.table, product)
-    return AdaptiveSpeculation(lambda: (LookupDrafter(), HeadsDrafter(heads)), wants_hidden=True, trees=trees)
+    return AdaptiveSpeculation(lambda: (lookup(), HeadsDrafter(heads)), wants_hidden=True, trees=trees)
 
 
 def _may_branch(target: Target) -> bool:
@@ -117,7 +123,8 @@ def _open_next_layer(target: Target) -> Speculation:
 
     from .next_layer import NextLayerDrafter, load_next_layer
 
-    compiler, options = _compiler(), ExecutorOptions(threads=target.threads, progress=target.progress)
+    compiler, lookup = _compiler(), target.lookups()
+    options = ExecutorOptions(threads=target.threads, progress=target.progress)
     layer = load_next_layer(
         target.file,
         target.spec,
@@ -127,7 +134,7 @@ def _open_next_layer(target: Target) -> Speculation:
         parallel=target.parallel,
     )
     return AdaptiveSpeculation(
-        lambda: (LookupDrafter(), NextLayerDrafter(layer)),
+        lambda: (lookup(), NextLayerDrafter(layer)),
         wants_hidden=True,
         shared=layer.close,
         trees=_may_branch(target),

@@ -14,7 +14,6 @@ from localllm.kernels.kv_layout import PAGE_SIZE
 
 from .adaptive import AdaptiveSpeculation
 from .draft import MOST_GUESSES, NOTHING, Draft, chain, sure
-from .lookup import LookupDrafter
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -158,4 +157,5 @@ def open_draft_model(choice: str, target: Target) -> AdaptiveSpeculation:
     except BaseException:
         file.close()
         raise
-    return AdaptiveSpeculation(lambda: (LookupDrafter(), ModelDrafter(model)), shared=model.close)
+    lookup = target.lookups()
+    return AdaptiveSpeculation(lambda: (lookup(), ModelDrafter(model)), shared=model.close)

@@ -7,7 +7,10 @@ from pathlib import Path
 import pytest
 
 from localllm.errors import ConfigurationError, LocalLLMError
+from localllm.gguf_io import open_gguf
 from localllm.llm import LLM
+from localllm.models import load_spec
+from localllm.speculation import NOTHING, Target
 
 
 @pytest.fixture
@@ -49,3 +52,12 @@ def test_the_file_may_lie_in_the_home_folder(model: Path, tmp_path: Path, monkey
     monkeypatch.setenv("USERPROFILE", str(tmp_path))
     with pytest.raises(LocalLLMError, match=str(tmp_path / "missing.gguf")):
         LLM(model, device="reference", speculate="heads:~/missing.gguf")
+
+
+def test_lookup_remembers_as_much_text_as_the_model_sees(model: Path) -> None:
+    with open_gguf(model) as file:
+        drafter = Target(file, load_spec(file), "reference", None, 64, 1).lookups()()
+    text = [*range(200), 5, 6]  # 5 and 6 were there 195 tokens ago
+    assert drafter.draft(text[:200], 3) == NOTHING
+    assert drafter.draft(text, 3) == NOTHING
+    assert drafter.draft([*text, 190, 191], 3).tokens == (192, 193, 194)

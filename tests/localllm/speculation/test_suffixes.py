@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import random
+import tracemalloc
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -48,3 +51,17 @@ def test_texts_that_repeat_themselves_take_no_longer() -> None:
     assert (automaton.match_length, automaton.match_end) == (99_999, 99_998)
     automaton.extend([6, *[5, 7] * 20_000])
     assert automaton.match_length == 39_998
+
+
+def test_a_token_takes_little_memory() -> None:
+    choice, count = random.Random(1), 20_000
+    text = [int(choice.paretovariate(0.8)) % 5000 for _ in range(count)]  # like words: few are frequent
+    tracemalloc.start()
+    try:
+        automaton = SuffixAutomaton()
+        automaton.extend(text)
+        held, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert automaton.count == count
+    assert held < 180 * count  # bytes
