@@ -95,6 +95,7 @@ class GpuExecutor:
         self._vectors = VectorProducts(self.gpu, own.arithmetic or self.gpu.arithmetic)
         self._fragments = FragmentProducts(self.gpu) if takes_fragments(self.gpu, self._short) else None
         self._splits = splits or {}
+        self._halved = bool(splits)
         self._meeting: Meeting | None = None
         planned, counted, stream = plan_memory(
             spec, self.gpu, self._vectors, self.max_rows, self._short, self._splits, own.piece_bytes, own.moving
@@ -143,7 +144,7 @@ class GpuExecutor:
                 space,
                 self._model.ones,
                 exact=self._vectors.arithmetic == "float32",
-                vector_rows=vector_rows(self.spec, self._vectors, self._fragments),
+                vector_rows=vector_rows(self.spec, self._vectors, self._fragments, halved=self._halved),
             )
             self._logits = self._host_memory(space.logits.numel() * 4).view(torch.float32).view(space.logits.shape)
             if not self.gpu.interpreted:

@@ -173,7 +173,14 @@ def takes_fragments(gpu: Gpu, short: torch.dtype) -> bool:
     return short == torch.float16 and (gpu.interpreted or torch.version.hip is None)
 
 
-def vector_rows(spec: ModelSpec, vectors: VectorProducts, fragments: FragmentProducts | None) -> int:
-    """Up to how many rows a model goes through the gemv: there each row costs more, but what follows is fused."""
+def vector_rows(
+    spec: ModelSpec, vectors: VectorProducts, fragments: FragmentProducts | None, *, halved: bool = False
+) -> int:
+    """Up to how many rows a model goes through the gemv: there each row costs more, but what follows is fused.
+
+    Exact products of three and four rows cost more than tensor cores take for eight; a card that was asked for exact
+    ones keeps them, one that has half of a model (`halved`) chose them because one row waits for the CPU anyway.
+    """
     mixed = any(isinstance(layer.feed_forward, MixtureOfExperts) for layer in spec.layers)
-    return VECTOR_ROWS if fragments is None or vectors.arithmetic == "float32" or mixed else 2
+    exact = vectors.arithmetic == "float32" and not halved
+    return VECTOR_ROWS if fragments is None or exact or mixed else 2
