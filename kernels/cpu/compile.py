@@ -140,7 +140,7 @@ class KernelCompiler:
         return kernels
 
     def _symbol(self, source: KernelSource) -> str:
-        identity = f"{source.name}\n{source.key}\n{self.isa.name}\n{environment_hash()}"
+        identity = f"{source.name}\n{source.key}\n{self.isa.name} {self.isa.row_ahead}\n{environment_hash()}"
         return f"{source.name}_{hashlib.sha256(identity.encode()).hexdigest()[:16]}"
 
     def _path(self, symbol: str) -> Path | None:

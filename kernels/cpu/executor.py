@@ -230,7 +230,7 @@ class CpuExecutor:
             self._prepare_one(step)
         else:
             self._prepare(step, threads)
-            self._operations[single, *ends][:, CLAIM_FIELD] = 0
+        self._operations[single, *ends][:, CLAIM_FIELD] = 0
         began = time.perf_counter()
         self._team.run(threads)
         governor.record((time.perf_counter() - began) / rows)

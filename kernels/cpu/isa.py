@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from localllm.kernels.errors import ExecutionError
@@ -19,7 +19,10 @@ class DotProduct(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Isa:
-    """An instruction set level. `token_block`: how many token rows a matrix kernel should hold in registers."""
+    """An instruction set level. `token_block`: how many token rows a matrix kernel should hold in registers.
+
+    `row_ahead`: bytes ahead of a product of one row at which a kernel asks for weights itself; 0: it does not.
+    """
 
     name: str
     dot_product: DotProduct
@@ -28,6 +31,7 @@ class Isa:
     fused_multiply_add: bool
     byte_shuffle: bool  # AVX2's pshufb (16-entry tables in a register) and psadbw
     x86: bool
+    row_ahead: int = 0
 
 
 AVX512_VNNI = Isa("avx512vnni", DotProduct.VNNI_512, 8, True, True, True, True)
@@ -36,6 +40,9 @@ AVX2 = Isa("avx2", DotProduct.MADDUBS, 4, True, True, True, True)
 PORTABLE = Isa("portable", DotProduct.PLAIN, 4, False, False, False, True)
 PORTABLE_ARM = Isa("portable-arm", DotProduct.PLAIN, 4, True, True, False, False)
 PORTABLE_OTHER = Isa("portable-other", DotProduct.PLAIN, 4, False, False, False, False)
+
+ROW_AHEAD = 4096
+_READ_AHEAD = ("znver", "bdver", "btver", "x86-64", "generic")  # AMD's as LLVM names them, and names that say nothing
 
 
 def isas_of(triple: str, features: frozenset[str]) -> tuple[Isa, ...]:
@@ -55,12 +62,24 @@ def isas_of(triple: str, features: frozenset[str]) -> tuple[Isa, ...]:
     return (*levels, PORTABLE)
 
 
+def for_processor(isa: Isa, processor: str) -> Isa:
+    """The level as a processor of this LLVM name wants its kernels.
+
+    Multiplying one row, a core of a server has 256 to 512 instructions under way, which is less than 4 KiB of weights.
+    A Xeon's sixteen cores read 70% of what they read without multiplying, and 92% when kernels ask for the lines 4 to 8
+    KiB ahead. On an EPYC what its hardware fetches is as fast, and the same requests cost 10 to 30%.
+    """
+    wants = isa.dot_product is DotProduct.VNNI_512 and not processor.startswith(_READ_AHEAD)
+    return replace(isa, row_ahead=ROW_AHEAD) if wants else isa
+
+
 def available_isas() -> tuple[Isa, ...]:
     """The levels that this process can run, best first; asks Numba, so a user's NUMBA_CPU_* settings are respected."""
     from numba.core.registry import cpu_target
 
-    triple, _, features = cpu_target.target_context.codegen().magic_tuple()
-    return isas_of(triple, frozenset(name[1:] for name in features.split(",") if name.startswith("+")))
+    triple, processor, features = cpu_target.target_context.codegen().magic_tuple()
+    levels = isas_of(triple, frozenset(name[1:] for name in features.split(",") if name.startswith("+")))
+    return tuple(for_processor(isa, processor) for isa in levels)
 
 
 def choose_isa(name: str | None = None) -> Isa:

@@ -31,7 +31,9 @@ if TYPE_CHECKING:
 
 TILE_ROWS = 16
 _UNITS_PER_THREAD = 4  # rows are divided until every thread has about this many tiles
-_PIECES_PER_THREAD = 8  # of an operation whose work is taken from a queue
+_PIECES_PER_THREAD = 16  # of an operation whose work is taken from a queue
+_MANY_THREADS = 4
+_CLAIMED_BYTES = 1 << 18  # a thread: less is read before a slow core is noticed
 _PART_ROWS = 128  # of many rows, in a part
 _GROUP_BYTES = 1 << 18  # tiles that stay in the second-level cache while all rows pass over them
 
@@ -95,11 +97,13 @@ def linear(
     kind: Kind,
     barrier: bool = True,
     queue: int | None = None,
+    fixed: bool = False,
 ) -> Operation:
     """target[m] = residual[m] + scale * (source[m] @ weight.T + bias); target rows are whole tiles of 16 floats.
 
     `residual_list`: state word with the address of int64 rows, residual[list[m]] is added.
     `queue`: one of the state's, from which threads take all work piece by piece, however few rows there are.
+    `fixed`: in steps of few rows each thread does the tiles that it does in other such operations of this height.
     """
     base = residual or Rows(0, 0)
     sorted_rows = experts or ExpertRows()
@@ -113,7 +117,10 @@ def linear(
         values = Arguments(e, record, thread)
         weights = _MatrixValue(e, matrix.layout, values)
         sources, targets, residuals = values.rows(), values.rows(), values.rows()
-        factor, segments = e.splat(values.float(), 16), _Segments(e, record, step, thread, values, sorted_rows, queue)
+        factor, segments = (
+            e.splat(values.float(), 16),
+            _Segments(e, record, step, thread, values, sorted_rows, queue, fixed),
+        )
         zeros = _zeros(e)
         has_residual = e.compare("!=", residuals.stride, 0)
         residual_number = number_of(e, step, residual_list)
@@ -135,7 +142,7 @@ def linear(
         weights.refinements = values.integer() if refined else 0
         segments.emit(weights.tiles, weights.tile_bytes, tile)
 
-    key = f"{matrix.layout.name} {_key(sorted_rows)} {refined} {residual_list} {queue}"
+    key = f"{matrix.layout.name} {_key(sorted_rows)} {refined} {residual_list} {queue} {fixed}"
     source_code = KernelSource("linear", key, emit)
     return Operation(source_code, arguments, kind, barrier)
 
@@ -255,8 +262,9 @@ class _Segments:
         arguments: Arguments,
         experts: ExpertRows,
         queue: int | None,
+        fixed: bool = False,
     ) -> None:
-        self.e, self.record, self.step, self.thread, self.queue = e, record, step, thread, queue
+        self.e, self.record, self.step, self.thread, self.queue, self.fixed = e, record, step, thread, queue, fixed
         self.by_expert, self.indirect = bool(experts.active), bool(experts.source_rows)
         count_offset, self.active, self.starts, self.source_rows = arguments.integers(4)
         self.rows = e.load(thread.type, step, count_offset)
@@ -285,6 +293,8 @@ class _Segments:
 
         if self.queue is None:
             claimed = e.compare(">=", self.rows, CLAIMED_ROWS)
+            if not self.fixed:
+                claimed = e.bit_or(claimed, self._large(e.mul(tiles, tile_bytes)))
             shares(e, self.record, self.step, self.thread, total, claimed, walk)
             return
         piece = e.max(e.div(total, e.mul(word(e, self.step, Word.THREADS), _PIECES_PER_THREAD)), 1)
@@ -296,6 +306,13 @@ class _Segments:
 
         taken = [atomic_add(e, piece, self.step, offset)]
         e.repeat_while(taken, lambda carried: e.compare("<", carried[0], total), take)
+
+    def _large(self, size: Value) -> Value:
+        """Whether many threads read `size` bytes together: some cores of such machines are slower than others."""
+        e = self.e
+        threads = word(e, self.step, Word.THREADS)
+        many = e.compare(">=", threads, _MANY_THREADS)
+        return e.bit_and(many, e.compare(">=", size, e.mul(threads, _CLAIMED_BYTES)))
 
     def _row_parts(self, tiles: Value) -> Value:
         e = self.e

@@ -46,7 +46,7 @@ def add_corrected(
     extras = weights.matrix(f"{name} extra inputs", [extra], order)
     numbers = weights.blob(f"{name} extra numbers", lambda: guess.inputs.astype(np.int32).view(np.uint8))
     picked = lowering.local("picked inputs", PICKED_BYTES)
-    common = {"count": lowering.count, "kind": kind}
+    common = {"count": lowering.count, "kind": kind, "fixed": True}  # no barrier is between them with one row
     lowering.add(
         linear(coarse, source=sources[RECORDS], target=target, barrier=not lowering.single, **common),  # type: ignore[arg-type]
         pick_inputs(

@@ -14,6 +14,7 @@ from localllm.kernels.cpu.lower_experts import refill_expert
 from localllm.kernels.cpu.lowering import Environment, RopeTables
 from localllm.kernels.cpu.modes import sparse_layers
 from localllm.kernels.cpu.operation import Kind, Rows, build_table
+from localllm.kernels.cpu.run_loop import CLAIM_FIELD
 from localllm.kernels.cpu.selective_state import SelectiveState
 from localllm.kernels.cpu.step_state import Word
 from localllm.kernels.cpu.thread_team import ThreadTeam
@@ -104,6 +105,7 @@ class ColdHalf:
         table = self._tables[single]
         words[Word.OPERATIONS], words[Word.OPERATION_COUNT] = table.ctypes.data, len(table)
         words[Word.ROWS], words[Word.STEP_NUMBER] = rows, number
+        table[:, CLAIM_FIELD] = 0
         governor = self._governors[single]
         threads = governor.choose()
         if spare and threads == self.threads > 1:

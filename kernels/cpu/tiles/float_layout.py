@@ -71,8 +71,7 @@ class FloatLayout(TileLayout):
                 with e.when(e.compare("==", e.bit_and(index, BLOCK - 1), 0)):
                     beside()
             at = e.at(tile, e.mul(index, ROWS * self._item_bytes))
-            if len(rows) > 1:
-                emit_prefetch(e, at, _CHAINS * ROWS * self._item_bytes)
+            emit_prefetch(e, at, _CHAINS * ROWS * self._item_bytes, len(rows))
             weights = [self._load(e, at, chain * ROWS * self._item_bytes) for chain in range(_CHAINS)]
             updated: list[Value] = []
             for row in rows:

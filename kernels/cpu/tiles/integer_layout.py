@@ -145,8 +145,7 @@ class IntegerLayout(TileLayout):
 
             def one(i: Value, inner: list[Value]) -> list[Value]:
                 at, number = e.at(start, e.mul(i, self._block.size)), e.add(before, i)
-                if len(rows) > 1:
-                    emit_prefetch(e, at, self._block.size)
+                emit_prefetch(e, at, self._block.size, len(rows))
                 if beside is not None:
                     beside()
                 records = [e.at(row, e.mul(number, RECORD_BYTES)) for row in rows]

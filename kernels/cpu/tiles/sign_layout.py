@@ -79,8 +79,7 @@ class SignLayout(TileLayout):
 
         def block(index: Value, totals: list[Value]) -> list[Value]:
             at = e.at(tile, _HEADER, e.mul(e.add(index, first), _BLOCK_BYTES))
-            if len(rows) > 1:
-                emit_prefetch(e, at, _BLOCK_BYTES)
+            emit_prefetch(e, at, _BLOCK_BYTES, len(rows))
             if beside is not None:
                 beside()
             records = [e.at(row, e.mul(index, RECORD_BYTES)) for row in rows]

@@ -15,7 +15,17 @@ from localllm.kernels.cpu.atomics import atomic_add, atomic_load, atomic_store, 
 from localllm.kernels.cpu.compile import KernelCompiler, KernelSource, emit_module
 from localllm.kernels.cpu.emit import Emitter
 from localllm.kernels.cpu.ir_types import F32, F32X16, I16, I32X16, I64, Value, vector
-from localllm.kernels.cpu.isa import PORTABLE_ARM, Isa, available_isas, choose_isa, isas_of
+from localllm.kernels.cpu.isa import (
+    AVX2,
+    AVX512_VNNI,
+    PORTABLE_ARM,
+    ROW_AHEAD,
+    Isa,
+    available_isas,
+    choose_isa,
+    for_processor,
+    isas_of,
+)
 from localllm.kernels.errors import ExecutionError
 
 ISAS = pytest.mark.parametrize("isa", available_isas(), ids=lambda isa: isa.name)
@@ -56,6 +66,12 @@ def test_isas_are_chosen_by_features() -> None:
     assert isas_of("aarch64-apple-darwin", frozenset()) == (PORTABLE_ARM,)
     with pytest.raises(ExecutionError, match="sparc"):
         choose_isa("sparc")
+
+
+def test_who_asks_for_weights_ahead_depends_on_the_processor() -> None:
+    assert for_processor(AVX512_VNNI, "sapphirerapids").row_ahead == ROW_AHEAD
+    for isa, processor in ((AVX512_VNNI, "znver4"), (AVX512_VNNI, "generic"), (AVX2, "haswell"), (PORTABLE_ARM, "x")):
+        assert for_processor(isa, processor) == isa
 
 
 @ISAS

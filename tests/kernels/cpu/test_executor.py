@@ -63,6 +63,19 @@ def test_rows_are_equal_however_they_are_grouped(threads: int, spec: ModelSpec, 
     other.close()
 
 
+def test_rows_are_equal_whichever_thread_claims_a_piece(spec_maker: Callable[..., Any]) -> None:
+    """Matrices of a MiB and more, of which four threads take the second half piece by piece, also with one row."""
+    maker = spec_maker()
+    spec = maker.model(*(Layer(maker.attention(), maker.feed_forward(4096)) for _ in range(2)))
+    found = []
+    for threads in (1, 4):
+        made = CpuExecutor(spec, ExecutorOptions(threads=threads, max_rows=4))
+        found += [logits_of(made, TOKENS[:12], chunk=chunk) for chunk in (1, 4)]
+        made.close()
+    for other in found[1:]:
+        np.testing.assert_array_equal(other, found[0])
+
+
 def test_a_context_of_several_chunks(executor: CpuExecutor, reference: ReferenceExecutor) -> None:
     expected = logits_of(reference, TOKENS)
     tiled = logits_of(executor, TOKENS, chunk=64)

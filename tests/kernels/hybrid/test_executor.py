@@ -174,3 +174,14 @@ def test_a_bad_token_is_an_error_of_that_step_only(spec_maker: Callable[..., Any
         executor.forward(replace(good, tokens=np.array([1, 99999, 2], np.int32)))
     np.testing.assert_array_equal(executor.forward(good), expected)
     executor.close()
+
+
+def test_every_step_of_many_rows_is_divided_anew(spec_maker: Callable[..., Any]) -> None:
+    """Threads take parts of such steps from counters, which begin at zero in every step."""
+    spec, rows = _model(spec_maker, "dense"), 70
+    tokens = np.random.default_rng(8).integers(3, 60, 2 * rows).astype(np.int32)
+    options = replace(OPTIONS, threads=2, max_rows=rows)
+    whole = logits_of(CpuExecutor(spec, options), tokens, chunk=rows)
+    halves = HybridExecutor(spec, uniform_placement(spec, 0.5), CpuDevice, options)
+    np.testing.assert_allclose(logits_of(halves, tokens, chunk=rows), whole, rtol=0, atol=1e-4 * np.abs(whole).max())
+    halves.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import llvmlite.binding as llvm
@@ -130,6 +131,16 @@ def check(compiler: KernelCompiler, kind: QuantType, rows: int, columns: int, to
 def test_every_type_on_the_best_instruction_set(kind: QuantType, cache: Path) -> None:
     columns = {1: 40, 32: 96, 64: 192, 256: 768}[kind.block_size]
     check(KernelCompiler(choose_isa(), cache), kind, 37, columns, (1, 3))
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+def test_asking_for_weights_ahead_changes_nothing(kind: QuantType, cache: Path) -> None:
+    layout, columns = layout_for(kind), max(64, 2 * kind.block_size)
+    tiles = layout.repack(random_tensor(kind, 32, columns))
+    activations, _ = activation_rows(layout, np.random.default_rng(2).standard_normal((1, columns)).astype(np.float32))
+    isas = [replace(choose_isa(), row_ahead=ahead) for ahead in (0, 4096)]
+    plain, ahead = (multiply(KernelCompiler(isa, cache), layout, tiles, activations, columns, 1) for isa in isas)
+    np.testing.assert_array_equal(ahead, plain)
 
 
 @pytest.mark.parametrize("isa", available_isas()[1:], ids=lambda isa: isa.name)
