@@ -26,7 +26,7 @@ from .lower_model import lower
 from .lowering import BLOCK, Environment, RopeTables, blocks_of
 from .memory import Block
 from .modes import checked_shortlist, sparse_layers, turbo_layers
-from .operation import Kind, Operation, Rows, build_table
+from .operation import MANY_THREADS, Kind, Operation, Rows, build_table
 from .page_types import FLOAT_PAGES, LayerPages, PagePool, padded
 from .rope_table import RopeTable
 from .run_loop import CLAIM_FIELD
@@ -230,7 +230,8 @@ class CpuExecutor:
             self._prepare_one(step)
         else:
             self._prepare(step, threads)
-        self._operations[single, *ends][:, CLAIM_FIELD] = 0
+        if not single or threads >= MANY_THREADS:
+            self._operations[single, *ends][:, CLAIM_FIELD] = 0
         began = time.perf_counter()
         self._team.run(threads)
         governor.record((time.perf_counter() - began) / rows)

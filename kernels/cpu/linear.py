@@ -16,7 +16,18 @@ from .atomics import atomic_add
 from .compile import KernelSource
 from .ir_types import F32X16, Value
 from .normalise import emit_activation
-from .operation import CLAIMED_ROWS, Arguments, Kind, Operation, Rows, RowsValue, float_bits, number_of, shares
+from .operation import (
+    CLAIMED_ROWS,
+    MANY_THREADS,
+    Arguments,
+    Kind,
+    Operation,
+    Rows,
+    RowsValue,
+    float_bits,
+    number_of,
+    shares,
+)
 from .run_loop import word
 from .step_state import LINE, Word
 
@@ -32,7 +43,6 @@ if TYPE_CHECKING:
 TILE_ROWS = 16
 _UNITS_PER_THREAD = 4  # rows are divided until every thread has about this many tiles
 _PIECES_PER_THREAD = 16  # of an operation whose work is taken from a queue
-_MANY_THREADS = 4
 _CLAIMED_BYTES = 1 << 18  # a thread: less is read before a slow core is noticed
 _PART_ROWS = 128  # of many rows, in a part
 _GROUP_BYTES = 1 << 18  # tiles that stay in the second-level cache while all rows pass over them
@@ -311,7 +321,7 @@ class _Segments:
         """Whether many threads read `size` bytes together: some cores of such machines are slower than others."""
         e = self.e
         threads = word(e, self.step, Word.THREADS)
-        many = e.compare(">=", threads, _MANY_THREADS)
+        many = e.compare(">=", threads, MANY_THREADS)
         return e.bit_and(many, e.compare(">=", size, e.mul(threads, _CLAIMED_BYTES)))
 
     def _row_parts(self, tiles: Value) -> Value:

@@ -29,6 +29,7 @@ ARGUMENTS = CLAIM_FIELD - 1
 _CLAIMED_PART = 2  # of the work, one in two units is claimed in small pieces when a thread has time
 _PIECES = 32  # of the work for each thread
 CLAIMED_ROWS = 64  # fewer are done too soon for it to matter which thread does them
+MANY_THREADS = 4  # so many claim pieces of large matrices with few rows too
 
 
 class Kind(IntEnum):
