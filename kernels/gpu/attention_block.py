@@ -9,6 +9,7 @@ import triton
 from localllm.kernels.kv_layout import PAGE_SIZE
 
 from .activations import Format
+from .attention_tiles import attention_sizes
 from .model import GpuAttention, GpuLatentAttention
 from .programs import attention as attention_programs
 from .programs import decode_attention as decode_programs
@@ -287,7 +288,7 @@ class AttentionBlock:
         sinks = None if grouped is None else grouped.sinks
         tiles = inputs["tiles"]
         lines = max(16, triton.next_power_of_2(inputs.rows_a_tile * (heads // kv_heads)))
-        keys, splits, warps = self._shape(len(tiles) * kv_heads, lines, pool)
+        keys, splits, warps = self._shape(len(tiles) * kv_heads, lines, pool, attention)
         result: dict[str, Any] = {"HEADS": heads, "KV_HEADS": kv_heads, "DV": value_dim, "BM": lines, "SPLITS": splits}
         result |= {"BV": max(16, triton.next_power_of_2(value_dim)), "KP": out.padded, "FORMATS": int(formats)}
         attention_programs.attend[(len(tiles), kv_heads, splits)](
@@ -327,11 +328,14 @@ class AttentionBlock:
             parts = (space.partial, space.partial_sums, tiles)
             attention_programs.merge[(len(tiles), kv_heads, lines)](*parts, *out.pointers, **result, **gpu.early(4))
 
-    def _shape(self, programs: int, lines: int, pool: LayerPool) -> tuple[int, int, int]:
+    def _shape(
+        self, programs: int, lines: int, pool: LayerPool, attention: GpuAttention | GpuLatentAttention
+    ) -> tuple[int, int, int]:
         """(keys a step, splits, warps) of the attention kernel: as many programs as lie on the card at once."""
         gpu, bucket = self._machine.gpu, self._inputs.bucket
         key_width = pool.keys.shape[-1]
-        keys = 64 if key_width <= 128 and lines <= 128 else 32
+        sizes = attention_sizes(attention, pool.keys.element_size(), exact=self._machine.exact, sinks=bucket.sinks)
+        keys = sizes.most_keys(gpu, lines)
         width = max(16, triton.next_power_of_2(pool.values.shape[-1] or key_width))
         most = min(3 * gpu.processors, self._machine.workspace.partial.numel() // (lines * width)) // max(1, programs)
         if gpu.interpreted:

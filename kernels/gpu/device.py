@@ -11,6 +11,8 @@ import torch
 
 from localllm.kernels.errors import UnsupportedModelError
 
+from .failures import check_triton, opening
+
 if TYPE_CHECKING:
     from .card_memory import Arena
 
@@ -21,7 +23,7 @@ _RESERVE = 512 << 20  # of the card's memory: the CUDA context's own needs, grap
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Gpu:
-    """Where kernels run. `arena`: where buffers lie."""
+    """Where kernels run. `shared_memory`: bytes that one program may have; `arena`: where buffers lie."""
 
     device: torch.device
     name: str
@@ -30,6 +32,7 @@ class Gpu:
     processors: int
     bandwidth: float  # bytes a second, from the card's clock and bus width; 0 where unknown
     issue_rate: float  # instructions a second over all threads
+    shared_memory: int
     arena: Arena | None = None
 
     @property
@@ -52,7 +55,7 @@ class Gpu:
         """How one row is multiplied: with exact float32 products where the card has the instructions to spare.
 
         A packed 4-bit weight costs 3.6 instructions with float32 products and 1.8 with byte products. Cards with much
-        bandwidth for their processors (A100, H100, H200) would be bound by instructions, so those get bytes.
+        bandwidth for their processors (A100 of 80 GB, H100 SXM, H200) would be bound by instructions, so those get bytes.
         """
         if not self.bandwidth or not self.issue_rate:
             return "float32"
@@ -90,25 +93,33 @@ def open_gpu(index: int = 0) -> Gpu:
     """
     if os.environ.get("TRITON_INTERPRET", "0") == "1":
         device = torch.device("cpu")
-        return Gpu(device, "Triton's interpreter", True, (0, 0), 1, 0.0, 0.0)
+        return Gpu(device, "Triton's interpreter", True, (0, 0), 1, 0.0, 0.0, 1 << 40)
     if not torch.cuda.is_available():
         raise UnsupportedModelError(
             "no CUDA device is visible to PyTorch",
             hint="Check `nvidia-smi` and that PyTorch was built for CUDA, or run with --device cpu.",
         )
     device = torch.device("cuda", index)
-    facts = torch.cuda.get_device_properties(device)
-    capability = torch.cuda.get_device_capability(device)
+    with opening():
+        facts = torch.cuda.get_device_properties(device)
+        capability = torch.cuda.get_device_capability(device)
     if torch.version.hip is None and capability < (7, 5):
         raise UnsupportedModelError(
             f"{facts.name} has compute capability {capability[0]}.{capability[1]}, but the kernels need 7.5",
             hint="Run with --device cpu.",
         )
+    check_triton()
     clock = float(getattr(facts, "clock_rate", 0)) * 1e3
     memory_clock = float(getattr(facts, "memory_clock_rate", 0)) * 1e3
     bandwidth = 2 * memory_clock * float(getattr(facts, "memory_bus_width", 0)) / 8
     rate = facts.multi_processor_count * 128 * clock
-    return Gpu(device, facts.name, False, capability, facts.multi_processor_count, bandwidth, rate)
+    shared = shared_memory_of(facts.shared_memory_per_multiprocessor, capability)
+    return Gpu(device, facts.name, False, capability, facts.multi_processor_count, bandwidth, rate, shared)
+
+
+def shared_memory_of(processor: int, capability: tuple[int, int]) -> int:
+    """Bytes that one program may have of a processor's shared memory: since Ampere the driver keeps a KiB of it."""
+    return processor - (1024 if capability >= (8, 0) and torch.version.hip is None else 0)
 
 
 @cache
@@ -126,7 +137,8 @@ def free_memory(gpu: Gpu) -> int | None:
 
 def unused(gpu: Gpu) -> int:
     """Bytes of a card that nobody holds now."""
-    return int(torch.cuda.mem_get_info(gpu.device)[0])
+    with opening():
+        return int(torch.cuda.mem_get_info(gpu.device)[0])
 
 
 def short_type(gpu: Gpu) -> torch.dtype:

@@ -14,18 +14,20 @@ from localllm.kernels.executor import ExecutorOptions, LoadProgress, MemoryUse
 from localllm.kernels.kv_layout import KVLayout
 from localllm.kernels.step import Output
 
+from .attention_tiles import attention_sizes, check_attention, rows_a_tile
 from .bucket import bucket_of
 from .card_memory import make_arena, piece_bytes, take_room
 from .cublas import open_cublas
 from .device import free_memory, open_gpu, short_type, unused
 from .expert_moves import ExpertMoves, landing_words
+from .failures import launching
 from .flow import Machine
 from .fragment_products import FragmentProducts, takes_fragments, vector_rows
 from .inputs import StepInputs, input_bytes
 from .kv_pools import MOST_SEQUENCES, KVPools, allocation, cache_bytes, step_bytes
 from .library_products import LibraryProducts
 from .matrix_products import MatrixProducts
-from .model import GpuAttention, ModelBuilder
+from .model import ModelBuilder
 from .planning import gib, plan_memory
 from .runner import Runner
 from .step_program import StepProgram
@@ -125,6 +127,7 @@ class GpuExecutor:
             self._arena = make_arena(self.gpu, 4 * words)
             memory = WeightMemory(self.gpu, self._arena.take((words,), torch.int32), options.progress, piece)
             self._model: GpuModel = ModelBuilder(self.spec, memory, self._splits).build()
+            check_attention(self.gpu, self._model, options.kv_type, exact=self._vectors.arithmetic == "float32")
             blocks = () if stream is None else stream.blocks
             self._slots = make_arena(self.gpu, planned.slots)
             beside = self.gpu.inside(self._slots)
@@ -299,42 +302,34 @@ class GpuExecutor:
             raise ExecutionError(f"a step of more than {MOST_SEQUENCES} sequences")
         self._pools.move(step.moves)
         bucket = replace(self._bucket(step, best), streamed=streamed)
-        runner = self._programs.get(bucket)
+        runner = self._programs.pop(bucket, None)
         if runner is None:
             while len(self._programs) >= _MOST_GRAPHS:
                 self._programs.popitem(last=False)
-            runner = self._programs[bucket] = self._prepare(bucket, step)
-        self._programs.move_to_end(bucket)
-        runner.run(step, number)
+            runner = self._prepare(bucket)
+        with launching(self.gpu.name):
+            runner.run(step, number)
+        self._programs[bucket] = runner  # the last one used, and only if it ran
         return runner
 
-    def _prepare(self, bucket: Bucket, step: Step) -> Runner:
+    def _prepare(self, bucket: Bucket) -> Runner:
         if self._pools is None or self._inputs_memory is None:
             raise ExecutionError("allocate_kv was not called")
-        rows_a_tile = self._rows_a_tile(bucket)
+        size, exact = self._pools.layers[0].keys.element_size(), self._machine.exact
+        layers = [
+            attention_sizes(layer.attention, size, exact=exact, sinks=bucket.sinks) for layer in self._model.layers
+        ]
+        tile_rows = rows_a_tile(self.gpu, layers, bucket)
         host, card = self._inputs_memory
         groups = len(self.layout.groups)
-        if input_bytes(bucket, groups, rows_a_tile) > len(host):
+        if input_bytes(bucket, groups, tile_rows) > len(host):
             raise ExecutionError(f"a step of {bucket.sequences} sequences of {bucket.pages} pages has too large tables")
-        inputs = StepInputs(bucket, groups, rows_a_tile, host, card)
+        inputs = StepInputs(bucket, groups, tile_rows, host, card)
         stream = None
         if bucket.streamed and self.streamed is not None:
             stream = Stream(self.streamed, bucket.rows, self._machine.workspace.all_chosen)
         program = StepProgram(self._machine, self._model, self._pools, inputs, self._meeting, stream, self._entering)
         return Runner(bucket, inputs, program, graphs=self._use_graphs)
-
-    def _rows_a_tile(self, bucket: Bucket) -> int:
-        """Rows of a sequence that share a tile of attention: lines of a tile over query heads of a key/value head."""
-        if bucket.decode:
-            return 1
-        groups = [
-            a.block.heads // (a.block.kv_heads if isinstance(a, GpuAttention) else 1)
-            for a in (layer.attention for layer in self._model.layers)
-        ]
-        lines = 16
-        while lines < 128 and lines < bucket.rows * max(groups):
-            lines *= 2
-        return max(1, lines // max(groups))
 
     def _fetch(self, runner: Runner, rows: int) -> npt.NDArray[np.float32]:
         space = self._machine.workspace

@@ -11,6 +11,7 @@ from .fragment_products import FEW_ROWS
 from .library_products import byte_pointers
 from .linear import FRAGMENT_ROWS, MOST_SPLITS, GpuLinear, nonlinearity
 from .programs import gemm as gemm_programs
+from .shared_memory import product_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -266,11 +267,19 @@ class MatrixProducts:
             return (self.expert_tile if expert else 64 if rows > 16 else 16), 64, 2, 4, 1
         if dtype == torch.float32:
             return 16, 32, 1, 4, 2
+        matrices = 2 if end == gemm_programs.GATED.value else 1
         if expert:
-            return self.expert_tile, 64, 2, 4, 3
-        if rows <= 64:
-            return 16 if rows <= 16 else 32 if rows <= 32 else 64, 64, 4 if rows <= 32 else 2, 4, 3
-        return 128, 64 if end == gemm_programs.GATED.value else 128, 1, 8, 3
+            rows, outputs, pairs, warps = self.expert_tile, 64, 2, 4
+        elif rows <= 64:
+            rows, outputs, pairs, warps = max(16, 1 << (rows - 1).bit_length()), 64, 4 if rows <= 32 else 2, 4
+        else:
+            rows, outputs, pairs, warps = 128, 128 // matrices, 1, 8
+        stages, of = 3, (self.gpu, matrix.shape.family, dtype.itemsize, matrices, rows, outputs)
+        while pairs > 1 and product_bytes(*of, pairs, stages) > self.gpu.shared_memory:
+            pairs //= 2
+        while stages > 1 and product_bytes(*of, pairs, stages) > self.gpu.shared_memory:
+            stages -= 1
+        return rows, outputs, pairs, warps, stages
 
     def _uses_library(self, x: torch.Tensor, rows: int) -> bool:
         return not self.gpu.interpreted and rows >= LIBRARY_ROWS and x.dtype != torch.float32

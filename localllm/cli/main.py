@@ -112,7 +112,7 @@ def cli(ctx: click.Context) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> Any:
     """Run the command line and exit: 0 fine, 1 the error was explained, 2 wrong usage, 130 interrupted."""
-    atexit.register(gc.freeze)  # what is left goes with the process: Python would look through all of it first
+    atexit.register(_leave_garbage)
     _open_what_is_closed()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
@@ -142,6 +142,12 @@ def main(arguments: Sequence[str] | None = None) -> Any:
     except OSError as error:
         _give_up_output(error)
     sys.exit(0)
+
+
+def _leave_garbage() -> None:
+    """What is left goes with the process: Python would look through all of it first. Triton reports what is left."""
+    if "triton" not in sys.modules:
+        gc.freeze()
 
 
 def _open_what_is_closed() -> None:

@@ -56,3 +56,10 @@ def test_the_driver_opens_beside_the_import_or_is_missed_in_silence() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_the_command_line_ends_in_silence_with_triton_loaded() -> None:
+    """Triton's bindings list on stderr what is left when the process ends."""
+    code = "import triton\nfrom localllm.cli.main import main\nmain(['--version'])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
