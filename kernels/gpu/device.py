@@ -55,7 +55,7 @@ class Gpu:
         """How one row is multiplied: with exact float32 products where the card has the instructions to spare.
 
         A packed 4-bit weight costs 3.6 instructions with float32 products and 1.8 with byte products. Cards with much
-        bandwidth for their processors (A100 of 80 GB, H100 SXM, H200) would be bound by instructions, so those get bytes.
+        bandwidth for their processors (A100 of 80 GB, H100 SXM, H200) would be bound by instructions: those get bytes.
         """
         if not self.bandwidth or not self.issue_rate:
             return "float32"
