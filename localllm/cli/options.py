@@ -11,7 +11,8 @@ import click
 from localllm.sampling import SamplingParameters
 
 Command = TypeVar("Command", bound=Callable[..., Any])
-_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 2**10, "mi": 2**20, "gi": 2**30}
+_UNITS = {"": 1} | {letter: 1000**i for i, letter in enumerate("kmgt", 1)}
+_UNITS |= {f"{letter}i": 1024**i for i, letter in enumerate("kmgt", 1)}
 
 
 class Size(click.ParamType[int]):
@@ -23,7 +24,7 @@ class Size(click.ParamType[int]):
         """Bytes of a number with a unit."""
         if isinstance(value, int):
             return value
-        match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmg]i?)?b?\s*", str(value), re.IGNORECASE)
+        match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]i?)?b?\s*", str(value), re.IGNORECASE)
         if match is None:
             self.fail(f"{value!r} is not a size; write 6GiB, 500MB or a number of bytes", param, ctx)
         return int(float(match[1]) * _UNITS[(match[2] or "").lower()])
