@@ -14,12 +14,16 @@ _UNLIMITED = 1 << 60
 
 @dataclass(frozen=True, slots=True)
 class GraphicsCard:
-    """A GPU as its driver reports it; sizes in bytes, `capability` as (major, minor)."""
+    """A GPU as its driver reports it; sizes in bytes, `capability` as (major, minor).
+
+    `bandwidth` of its memory in bytes per second, by clock and width of the bus; None when the driver does not tell.
+    """
 
     name: str
     total_bytes: int
     free_bytes: int
     capability: tuple[int, int]
+    bandwidth: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,12 +86,25 @@ def graphics_cards() -> tuple[tuple[GraphicsCard, ...], str]:
             memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
             major, minor = pynvml.nvmlDeviceGetCudaComputeCapability(handle)
             name = pynvml.nvmlDeviceGetName(handle)
-            cards.append(GraphicsCard(str(name), int(memory.total), int(memory.free), (int(major), int(minor))))
+            sizes = int(memory.total), int(memory.free)
+            cards.append(GraphicsCard(str(name), *sizes, (int(major), int(minor)), _card_bandwidth(handle)))
     except pynvml.NVMLError as error:
         return tuple(cards), f"the NVIDIA driver failed: {error}"
     finally:
         pynvml.nvmlShutdown()
     return tuple(cards), "" if cards else "the NVIDIA driver reports no card"
+
+
+def _card_bandwidth(handle: object) -> float | None:
+    """Two transfers a clock on each line of the bus."""
+    import pynvml
+
+    try:
+        megahertz = int(pynvml.nvmlDeviceGetMaxClockInfo(handle, pynvml.NVML_CLOCK_MEM))
+        bits = int(pynvml.nvmlDeviceGetMemoryBusWidth(handle))
+    except pynvml.NVMLError:  # virtual cards and old drivers
+        return None
+    return 2e6 * megahertz * bits / 8 or None
 
 
 def _processor_name() -> str:

@@ -98,7 +98,10 @@ def plan(model: str, vram: int | None, context: int, kv: KVType, as_json: bool) 
     available = machine.cpu_bytes / mib
     click.echo(f"CPU: {chosen.cpu_bytes / mib:.0f} MiB, {fits} into the {available:.0f} MiB that are available")
     if chosen.budget:
-        click.echo(f"GPU: {chosen.gpu_bytes / mib:.0f} MiB of the {chosen.budget / mib:.0f} MiB budget")
+        known = any(card.bandwidth is not None for card in hardware.cards)
+        speed = f"{machine.gpu_bandwidth / 1e9:.0f} GB/s ({'by its driver' if known else 'supposed'})"
+        budget = f"{chosen.gpu_bytes / mib:.0f} MiB of the {chosen.budget / mib:.0f} MiB budget"
+        click.echo(f"GPU: {budget}, on a card whose memory reads {speed}")
         for reason in chosen.reasons:
             click.echo(f"  - {reason}")
     else:

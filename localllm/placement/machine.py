@@ -11,10 +11,10 @@ if TYPE_CHECKING:
     from localllm.hardware import Hardware
 
 CPU_EFFICIENCY = 0.84  # of what one product reads at best: halves of models reached 0.82 on two cores, 0.85 on one
-GPU_EFFICIENCY = 0.6
+GPU_EFFICIENCY = 0.6  # of what the memory of a card could do by its clock
 CPU_MULTIPLICATIONS = 1.2e11  # per second and core in a prefill
 GPU_MULTIPLICATIONS = 2.0e13
-CARD_BANDWIDTH = 2.5e11  # bytes per second of an ordinary card, where none could be measured
+CARD_BANDWIDTH = 2.5e11  # bytes per second of an ordinary card, where none is here or its driver does not tell
 LINK_BANDWIDTH = 1.2e10
 ROUND_TRIP = 9.3e-6  # seconds, GPU to CPU and back inside one captured graph: measured on one H200 beside 16 cores
 LAUNCH = 2.5e-6  # seconds between two kernels of a graph that wait for each other
@@ -42,12 +42,21 @@ class Machine:
 
 
 def measure_machine(hardware: Hardware, *, threads: int | None = None) -> Machine:
-    """Measure what products of packed weights read here; a card's own speed is assumed until it was measured."""
+    """Measure what products of packed weights read here; a card's speed is a part of what its driver reports."""
     count = threads or hardware.cores
+    gpu_bytes, gpu_bandwidth = card_facts(hardware)
     return Machine(
         cpu_bandwidth=measure_product_bandwidth(count) * CPU_EFFICIENCY,
         cpu_multiplications=CPU_MULTIPLICATIONS * count,
         cpu_bytes=hardware.available_bytes,
-        gpu_bytes=max((card.free_bytes for card in hardware.cards), default=0),
+        gpu_bandwidth=gpu_bandwidth,
+        gpu_bytes=gpu_bytes,
         barrier=BARRIER * count,
     )
+
+
+def card_facts(hardware: Hardware) -> tuple[int, float]:
+    """Free bytes of the card with most of them, and bytes per second that decoding reads there; no card: 0 bytes."""
+    card = max(hardware.cards, key=lambda card: card.free_bytes, default=None)
+    bandwidth = CARD_BANDWIDTH if card is None or card.bandwidth is None else card.bandwidth
+    return 0 if card is None else card.free_bytes, bandwidth * GPU_EFFICIENCY

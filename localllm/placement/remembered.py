@@ -6,7 +6,7 @@ import json
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from .machine import BARRIER, CPU_MULTIPLICATIONS, Machine, measure_machine
+from .machine import BARRIER, CPU_MULTIPLICATIONS, Machine, card_facts, measure_machine
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -30,11 +30,13 @@ def remembered_machine(hardware: Hardware, folder: Path) -> Machine:
 def supposed_machine(hardware: Hardware, folder: Path) -> Machine:
     """The same without measuring: an ordinary machine, `measured` being False, where nothing is known yet."""
     bandwidth = _read(folder / FILE, _key(hardware))
+    gpu_bytes, gpu_bandwidth = card_facts(hardware)
     return Machine(
         cpu_bandwidth=bandwidth or ORDINARY_BANDWIDTH,
         cpu_multiplications=CPU_MULTIPLICATIONS * hardware.cores,
         cpu_bytes=hardware.available_bytes,
-        gpu_bytes=max((card.free_bytes for card in hardware.cards), default=0),
+        gpu_bandwidth=gpu_bandwidth,
+        gpu_bytes=gpu_bytes,
         barrier=BARRIER * hardware.cores,
         measured=bandwidth is not None,
     )

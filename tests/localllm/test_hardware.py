@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -38,3 +39,35 @@ def test_container_limits(
     monkeypatch.setattr(hardware, "_CGROUP", tmp_path)
     assert hardware._cgroup_quota() == (hardware._UNLIMITED if cores is None else cores)
     assert hardware._cgroup_memory() == ((hardware._UNLIMITED, 0) if memory is None else memory)
+
+
+class Driver:
+    """What the driver's library says of a card: megahertz of its memory, bits of its bus; 0: it refuses."""
+
+    NVML_CLOCK_MEM = 2
+
+    class NVMLError(Exception):
+        pass
+
+    def __init__(self, megahertz: int, bits: int) -> None:
+        self._megahertz, self._bits = megahertz, bits
+
+    def nvmlDeviceGetMaxClockInfo(self, handle: object, kind: int) -> int:
+        if not self._megahertz:
+            raise self.NVMLError
+        return self._megahertz
+
+    def nvmlDeviceGetMemoryBusWidth(self, handle: object) -> int:
+        return self._bits
+
+
+@pytest.mark.parametrize(
+    ("megahertz", "bits", "bandwidth"),
+    [(3201, 6016, 4.814e12), (10501, 384, 1.008e12), (0, 384, None), (10501, 0, None)],
+)
+def test_a_card_reads_twice_a_clock(
+    megahertz: int, bits: int, bandwidth: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", Driver(megahertz, bits))  # type: ignore[arg-type]
+    found = hardware._card_bandwidth(None)
+    assert found == (None if bandwidth is None else pytest.approx(bandwidth, rel=1e-3))

@@ -11,11 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from localllm.gguf_io import QuantType, Tensor
+from localllm.hardware import GraphicsCard, Hardware
 from localllm.kernels.spec import Activation, Attention, Embed, FeedForward, Head, Layer, Linear, ModelSpec
 from localllm.placement import FeedForwardParts, LayerParts, Machine, ModelParts, parts_of, plan_placement
 from localllm.placement import planner as planner_module
 from localllm.placement.cost import LayerPlacement, gpu_bytes_of, layer_seconds, predict
-from localllm.placement.machine import BARRIER
+from localllm.placement.machine import BARRIER, card_facts
 
 MACHINE = Machine(cpu_bandwidth=3e10, cpu_multiplications=2e11, cpu_bytes=10**11, gpu_bandwidth=3e11, gpu_bytes=10**12)
 
@@ -116,6 +117,19 @@ def test_what_was_measured_on_a_card_is_predicted() -> None:
 
     assert milliseconds(dense, 2.04e9) == pytest.approx(25.4, rel=0.08)
     assert milliseconds(sparse, 2.04e9) == pytest.approx(6.7, rel=0.15)
+
+
+@pytest.mark.parametrize(
+    ("cards", "expected"),
+    [
+        ((), (0, 1.5e11)),
+        ((GraphicsCard("a", 8, 6, (8, 9), 1e12), GraphicsCard("b", 8, 7, (9, 0), 4e12)), (7, 2.4e12)),
+        ((GraphicsCard("virtual", 8, 6, (8, 0)),), (6, 1.5e11)),
+    ],
+)
+def test_a_card_is_as_fast_as_its_driver_says(cards: tuple[GraphicsCard, ...], expected: tuple[int, float]) -> None:
+    found = card_facts(Hardware("", 2, 100, 100, cards, ""))
+    assert found == (expected[0], pytest.approx(expected[1]))
 
 
 def test_units_are_neurons_that_lie_side_by_side() -> None:
