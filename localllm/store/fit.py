@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from localllm.errors import DownloadError, LocalLLMError, UnsupportedModelError
 from localllm.gguf_io import TruncatedGGUFError, outline_gguf
 
-from .events import FitEstimated
+from .events import FitEstimated, Note
 from .text import printable
 from .transfer import RemoteFile
 from .transfer.client import HttpStatusError
@@ -25,14 +25,14 @@ LONGEST_HEAD = 96 << 20  # vocabularies of a quarter million tokens need about 1
 CONTEXT = 4096  # tokens that the estimate makes room for
 
 
-def estimate_fit(client: Client, plan: PullPlan) -> FitEstimated | None:
-    """Memory and speed to expect; None when the files are inside archives or their heads cannot be read.
+def estimate_fit(client: Client, plan: PullPlan) -> FitEstimated | Note:
+    """Memory and speed to expect, or why that is not known: files inside archives, heads that cannot be read.
 
     A model that no executor here can run gives an estimate without speed whose `problem` says so.
     """
     remotes = [file.pieces[0].origin for file in plan.files if len(file.pieces) == 1 and file.pieces[0].member is None]
     if len(remotes) != len(plan.files):
-        return None
+        return Note("whether it fits is known once it is here: its files lie in an archive")
     try:
         heads = [read_head(client, remote) for remote in remotes if isinstance(remote, RemoteFile)]
         return _estimate(plan, heads)
@@ -40,8 +40,11 @@ def estimate_fit(client: Client, plan: PullPlan) -> FitEstimated | None:
         raise
     except UnsupportedModelError as error:
         return FitEstimated(plan.name, plan.size_bytes or 0, 0, CONTEXT, 0, 0, False, None, error.message)
-    except (LocalLLMError, TransientError, ValueError):
-        return None
+    except TransientError as error:
+        return Note(f"whether it fits is not known: {printable(error.reason)}")
+    except (LocalLLMError, ValueError) as error:
+        reason = error.message if isinstance(error, LocalLLMError) else str(error)
+        return Note(f"whether it fits is not known: {printable(reason)}")
 
 
 def read_head(client: Client, remote: RemoteFile) -> tuple[str, bytes]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-import sys
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -13,7 +12,7 @@ from localllm.gguf_io import open_gguf
 
 from .catalogue import load_catalogue
 from .disk import make_folder, storage_error
-from .events import Note, Phase, PullFinished, PullPlanned, ignore
+from .events import FitEstimated, Note, Phase, PullFinished, PullPlanned, ignore
 from .fit import estimate_fit
 from .manifest import Manifest
 from .planner import make_plan
@@ -73,17 +72,22 @@ def check_pull(
     """What `pull_into` would do, reported and not done: files, sizes, licence, and whether the model fits here."""
     with Client(network) as client:
         plan = make_plan(client, store.paths, wanted)
-        announce(client, plan, report, smallest=0)
+        announce(client, plan, report, here=_is_here(store, plan), checking=True)
     return plan
 
 
-def announce(client: Client, plan: PullPlan, report: Report, smallest: int = WORTH_AN_ESTIMATE) -> None:
-    """Report the plan and, for models of `smallest` bytes or more, whether they fit and how fast they would be."""
+def announce(client: Client, plan: PullPlan, report: Report, *, here: bool, checking: bool = False) -> None:
+    """Report the plan and, for models that are large and not here, whether they fit and how fast they would be.
+
+    `checking`: for small ones as well, and why that is not known.
+    """
     names = tuple(file.name for file in plan.files)
     report(PullPlanned(plan.name, plan.source, plan.size_bytes, plan.download_bytes, plan.licence, names))
     for note in plan.notes:
         report(Note(note))
-    if plan.size_bytes is None or plan.size_bytes < smallest:
+    if here and checking:
+        report(Note(f"it is on this computer already; what it needs: localllm plan {plan.name}"))
+    if here or (not checking and (plan.size_bytes is None or plan.size_bytes < WORTH_AN_ESTIMATE)):
         return
     try:
         estimate = estimate_fit(client, plan)
@@ -91,14 +95,17 @@ def announce(client: Client, plan: PullPlan, report: Report, smallest: int = WOR
         if plan.hub is None:
             raise
         raise explain_refusal(client, plan.hub, error) from error
-    if estimate is not None:
+    if isinstance(estimate, FitEstimated) or checking:
         report(estimate)
+
+
+def _is_here(store: Store, plan: PullPlan) -> bool:
+    return all(file.sha256 is not None and store.blob(file.sha256).is_file() for file in plan.files)
 
 
 def execute(client: Client, store: Store, plan: PullPlan, report: Report = ignore) -> Manifest:
     """Fetch, verify and store the files of a plan."""
-    here = all(file.sha256 is not None and store.blob(file.sha256).is_file() for file in plan.files)
-    announce(client, plan, report, smallest=sys.maxsize if here else WORTH_AN_ESTIMATE)
+    announce(client, plan, report, here=_is_here(store, plan))
     with contextlib.ExitStack() as locks:
         staged: list[StagedFile] = []
         fetched_bytes = 0

@@ -68,7 +68,8 @@ def resolve_in(
         if not pull:
             size = f" ({format_bytes(entry.size_bytes)})" if entry is not None and entry.size_bytes else ""
             raise ModelNotFoundError(
-                f"{printable(text, 120)} is not on this computer yet", hint=f"fetch it{size}: localllm pull {text}"
+                f"{printable(text, 120)} is not on this computer yet",
+                hint=f"fetch it{size}: localllm pull {text} (with --check: only say whether it fits)",
             )
         manifest = pull_into(store, text, network=network, report=report)
     path = store.path_of(manifest)

@@ -174,7 +174,8 @@ class Client:
     def _connected(self) -> httpx2.Client:
         if self.options.offline:
             raise DownloadError(
-                "offline: nothing can be fetched", hint="unset LOCALLLM_OFFLINE (or HF_HUB_OFFLINE), or drop --offline"
+                "offline: nothing can be fetched",
+                hint="unset LOCALLLM_OFFLINE (or HF_HUB_OFFLINE), drop --offline, or: localllm config unset offline",
             )
         if self._http is None:
             import httpx2

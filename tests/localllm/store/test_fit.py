@@ -14,7 +14,7 @@ from localllm.gguf_io import open_gguf
 from localllm.hardware import Hardware
 from localllm.models import load_spec
 from localllm.placement import parts_of
-from localllm.store import FitEstimated, PullPlanned, Store, check_pull
+from localllm.store import FitEstimated, Note, PullPlanned, Store, check_pull, pull_into
 from localllm.store.fit import read_head
 from localllm.store.transfer import Client, RemoteFile
 
@@ -94,9 +94,34 @@ def test_a_model_that_cannot_be_run_is_said(
     assert "'novel' is not supported" in (found.problem or "")
 
 
+def notes(store: Store, name: str, network: NetworkOptions) -> list[str]:
+    events: list[PullEvent] = []
+    check_pull(store, name, network=network, report=events.append)
+    return [event.text for event in events if isinstance(event, Note)]
+
+
 def test_a_head_that_is_no_model_gives_no_estimate(server: FaultServer, store: Store, network: NetworkOptions) -> None:
     name = pinned(server, store, b"<!DOCTYPE html>" * 1000)
-    assert estimate(store, name, replace(network, hub_endpoint=server.url)) is None
+    network = replace(network, hub_endpoint=server.url)
+    assert estimate(store, name, network) is None
+    assert "whether it fits is not known" in notes(store, name, network)[0]
+
+
+def test_a_server_that_does_not_answer_is_said(
+    server: FaultServer, store: Store, network: NetworkOptions, model_bytes: bytes
+) -> None:
+    name = pinned(server, store, model_bytes)
+    server.fail_always("/owner/model/resolve/main/m.gguf", status=503)
+    assert "whether it fits is not known" in notes(store, name, replace(network, hub_endpoint=server.url))[0]
+
+
+def test_a_model_that_is_here_is_said(
+    server: FaultServer, store: Store, network: NetworkOptions, model_path: Path
+) -> None:
+    name = pinned(server, store, model_path.read_bytes())
+    network = replace(network, hub_endpoint=server.url)
+    pull_into(store, name, network=network)
+    assert notes(store, name, network) == ["it is on this computer already; what it needs: localllm plan x:1b"]
 
 
 def test_a_gated_file_is_explained_before_anything_else(
