@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from localllm.tui.markdown.row import Span
 
 FOLDED_AT = 30  # rows of a question above which it is folded
-FOLDED_TO = 10
+FOLDED_TO = 8  # its first rows
+FOLDED_END = 3  # and its last ones: what is asked often stands behind a long text
 THINKING_TAIL = 3  # rows of thinking that are shown while it is written
 
 
@@ -99,9 +100,10 @@ class Turn:
         rows = wrap(Styled(self.text.replace("\t", "    ")), width)
         if len(rows) <= FOLDED_AT or self.unfolded:
             return rows
-        label = f"… {len(rows) - FOLDED_TO} more lines"
+        label = f"… {len(rows) - FOLDED_TO - FOLDED_END} more lines"
         size = len(label)
-        return [*rows[:FOLDED_TO], Row(label, ((0, size, "button"),), margin=size, actions=((0, size, "unfold"),))]
+        button = Row(label, ((0, size, "button"),), margin=size, actions=((0, size, "unfold"),))
+        return [*rows[:FOLDED_TO], button, *rows[-FOLDED_END:]]
 
     def _answer(self, width: int) -> list[Row]:
         rows = self._thinking(width) if self.reasoning else []
