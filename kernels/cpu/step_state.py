@@ -28,8 +28,6 @@ class Word(IntEnum):
     FIRST_ARRIVAL = THREADS + 1  # ARRIVALS when the step started
     OPERATIONS = THREADS + 2  # address of the operation table
     OPERATION_COUNT = THREADS + 3
-    PRIVATE = THREADS + 4  # address of the threads' private scratch
-    PRIVATE_SIZE = THREADS + 5  # bytes of it for each thread
     SPIN_LIMIT = THREADS + 6  # pauses before a waiting worker parks
     YIELD = THREADS + 7  # address of the operating system's yield
     ACQUIRE = THREADS + 8  # address of PyThread_acquire_lock

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from localllm.paths import Paths
     from localllm.settings import Settings
 
-SMALLEST = 20  # columns; below that only the plain mode is of use
-
 
 def model_source(paths: Paths, settings: Settings, model: str | None, url: str | None) -> ModelSource:
     """This computer's models with the user's settings, or those of a server."""

@@ -11,6 +11,14 @@ from .completion import ModelName
 from .options import Text
 
 
+def shown_piece(piece: bytes) -> str:
+    """A token's text in quotes; bytes that are only part of a letter as escapes."""
+    try:
+        return repr(piece.decode("utf-8"))
+    except UnicodeDecodeError:
+        return repr(piece)[1:]
+
+
 @click.command()
 @click.argument("model", type=ModelName())
 @click.argument("text", type=Text(), required=False)
@@ -41,5 +49,5 @@ def tokenize(
         click.echo(" ".join(map(str, tokens)))
     else:
         for token, piece in zip(tokens, pieces, strict=True):
-            click.echo(f"{token:>7}  {piece.decode('utf-8', 'backslashreplace')!r}")
+            click.echo(f"{token:>7}  {shown_piece(piece)}")
     sys.stdout.flush()

@@ -12,6 +12,7 @@ import pytest
 from commands import run
 
 from localllm.cli.main import COMMANDS
+from localllm.cli.tokenize import shown_piece
 
 pytestmark = pytest.mark.usefixtures("nothing_is_piped")
 
@@ -126,6 +127,19 @@ def test_bench_gives_the_facts_that_tools_rely_on(tiny: str, capsys: pytest.Capt
     assert facts["decode_tokens_per_second"] > 0
     assert facts["prefill_tokens_per_second"] > 0
     assert 0 < facts["memory_bandwidth_fraction"] < 10
+
+
+@pytest.mark.parametrize(
+    ("piece", "shown"), [(b" a", "' a'"), ("ü".encode(), "'ü'"), (b" \xf0\x9f", r"' \xf0\x9f'"), (b"\n", r"'\n'")]
+)
+def test_a_piece_of_a_letter_is_shown_as_bytes(piece: bytes, shown: str) -> None:
+    assert shown_piece(piece) == shown
+
+
+def test_plan_says_what_card_it_supposes(tiny: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(capsys, "plan", tiny, "--vram", "6GiB", "--context", "128")
+    assert code == 0
+    assert "of the 6144 MiB budget, on a card whose memory reads" in out
 
 
 def test_plan_gives_the_facts_that_tools_rely_on(tiny: str, capsys: pytest.CaptureFixture[str]) -> None:
