@@ -68,6 +68,6 @@ class Driver:
 def test_a_card_reads_twice_a_clock(
     megahertz: int, bits: int, bandwidth: float | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(sys.modules, "pynvml", Driver(megahertz, bits))  # type: ignore[arg-type]
+    monkeypatch.setitem(sys.modules, "pynvml", Driver(megahertz, bits))
     found = hardware._card_bandwidth(None)
     assert found == (None if bandwidth is None else pytest.approx(bandwidth, rel=1e-3))

@@ -128,8 +128,9 @@ def test_what_was_measured_on_a_card_is_predicted() -> None:
     ],
 )
 def test_a_card_is_as_fast_as_its_driver_says(cards: tuple[GraphicsCard, ...], expected: tuple[int, float]) -> None:
-    found = card_facts(Hardware("", 2, 100, 100, cards, ""))
-    assert found == (expected[0], pytest.approx(expected[1]))
+    free, bandwidth = card_facts(Hardware("", 2, 100, 100, cards, ""))
+    assert free == expected[0]
+    assert bandwidth == pytest.approx(expected[1])
 
 
 def test_units_are_neurons_that_lie_side_by_side() -> None:
