@@ -6,8 +6,10 @@ import json
 
 import click
 
+from .group import Group
 
-@click.group()
+
+@click.group(cls=Group)
 def config() -> None:
     """Look at and change the settings."""
 

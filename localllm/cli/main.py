@@ -16,6 +16,8 @@ import click
 from localllm import __version__
 from localllm.errors import LocalLLMError
 
+from .group import Group
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
@@ -57,7 +59,7 @@ def _told_apart() -> Iterator[None]:
         raise _ReaderGoneError from error
 
 
-class CommandTable(click.Group):
+class CommandTable(Group):
     """A group whose commands are imported when they are asked for, so that `--help` stays quick."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:

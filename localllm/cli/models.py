@@ -8,8 +8,10 @@ from typing import Any
 
 import click
 
+from .group import Group
 
-@click.group()
+
+@click.group(cls=Group)
 def models() -> None:
     """Look at and change the catalogue (your models.toml)."""
 

@@ -41,9 +41,11 @@ def perplexity(model: str, file: str, chunk: int, stream: bool, as_json: bool, *
     from localllm.kernels.kv_layout import QUANTISED
     from localllm.losses import cost_of
 
-    from .run import read_prompt
+    from .run import read_text
 
-    text = read_prompt("", file)
+    text = read_text(file)
+    if not text.strip():
+        raise RequestError(f"{file} has no text", parameter="text")
     load, _ = split_options(options)
     if not stream and load.get("window") is not None:
         raise click.UsageError("chunks fit into a window; what sliding it costs is measured with --stream")

@@ -13,6 +13,7 @@ import click
 from localllm.errors import RequestError
 from localllm.events import Finished, PromptProgress, TextDelta
 from localllm.full_context import full_context
+from localllm.sampling import parameters_of
 
 from .completion import ModelName
 from .loading import open_model
@@ -121,6 +122,7 @@ def run(
     if raw and system is not None:
         raise click.UsageError("--system needs the chat template; it cannot be used with --raw")
     load, given = split_options(options)
+    parameters_of(given)  # what is out of range is said before the weights are read
     messages = [{"role": "system", "content": system}] if system is not None else []
     messages.append({"role": "user", "content": text})
     with open_model(model, load, verbose=verbose) as (llm, found):

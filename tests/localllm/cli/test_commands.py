@@ -25,6 +25,13 @@ def test_every_command_explains_itself(command: str, capsys: pytest.CaptureFixtu
     assert len(out.splitlines()[2].strip()) > 20
 
 
+@pytest.mark.parametrize("group", ["", "models", "config"])
+def test_the_list_of_commands_cuts_no_sentence(group: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(capsys, *group.split(), "--help")
+    assert code == 0
+    assert "..." not in out.split("Commands:")[1]
+
+
 @pytest.mark.parametrize(
     "line",
     [
@@ -55,6 +62,19 @@ def test_a_slip_is_told_what_was_meant(line: str, hint: str, capsys: pytest.Capt
     code, _, err = run(capsys, *line.split())
     assert code == 2
     assert hint in err
+
+
+def test_sampling_is_checked_before_the_model_is_looked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = run(capsys, "run", "no-such-model", "hello", "--temperature", "nan")
+    assert code == 1
+    assert "temperature must be a finite number" in err
+
+
+def test_an_empty_text_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "empty.txt").write_text(" \n")
+    code, _, err = run(capsys, "perplexity", "no-such-model", "--file", str(tmp_path / "empty.txt"))
+    assert code == 1
+    assert "empty.txt has no text" in err
 
 
 @pytest.mark.parametrize("command", [["run", "NAME", "hello"], ["tokenize", "NAME", "x"], ["plan", "NAME"]])
