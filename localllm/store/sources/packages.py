@@ -47,6 +47,7 @@ def find_wheel(client: Client, configuration: PipConfiguration, package: str, ve
     offline = client.options.offline
     found: list[Wheel] = []
     problems: list[str] = []
+    answered = not configuration.indexes
     for place in (*configuration.links, *configuration.indexes):
         list_wheels = wheels_of_links if place in configuration.links else wheels_of_index
         if offline and place.lower().startswith(("http:", "https:")):
@@ -57,6 +58,7 @@ def find_wheel(client: Client, configuration: PipConfiguration, package: str, ve
         except (DownloadError, ConfigurationError) as error:
             problems.append(error.message)
             continue
+        answered = answered or place in configuration.indexes
         if version is not None:
             exact = [wheel for wheel in wheels if wheel.version == version]
             if exact:
@@ -70,8 +72,9 @@ def find_wheel(client: Client, configuration: PipConfiguration, package: str, ve
         raise DownloadError(f"the package index has no wheel of {wanted}; it has {have}")
     asked = ", ".join(map(shown_url, (*configuration.links, *configuration.indexes))) or "no index is configured"
     reasons = "".join(f"\n  {problem}" for problem in problems)
+    what = "no package index has" if answered else "no package index answered that could have"
     raise DownloadError(
-        f"no package index has a wheel of {wanted} (asked: {asked}){reasons}",
+        f"{what} a wheel of {wanted} (asked: {asked}){reasons}",
         hint="offline: only local indexes and folders were asked"
         if offline
         else "the index is the one pip uses: PIP_INDEX_URL, PIP_EXTRA_INDEX_URL, PIP_FIND_LINKS or pip.conf",
