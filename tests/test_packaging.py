@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from localllm.cli.doctor import TRITON
+
 ROOT = Path(__file__).resolve().parent.parent
 MAPPED = ("gguf_io", "kernels", "tui")
 RANK = {"gguf_io": 0, "kernels": 1, "localllm": 2, "tui": 3}
@@ -28,6 +30,11 @@ def sources() -> list[Path]:
         for path in (ROOT / top).rglob("*.py")
         if not (top == "localllm" and path.relative_to(ROOT).parts[1] in MAPPED)
     ]
+
+
+def test_doctor_knows_which_versions_of_triton_are_installed() -> None:
+    wanted = project()["project"]["optional-dependencies"]["gpu"]
+    assert f"triton{TRITON}; platform_system == 'Linux'" in wanted
 
 
 def test_declared_packages_are_those_on_disk() -> None:

@@ -63,16 +63,19 @@ class Gpu:
         return "float32" if share < 0.6 else "int8"
 
     def options(self, warps: int, stages: int = 2) -> dict[str, Any]:
-        """Launch options for a kernel."""
+        """Launch options for a kernel.
+
+        Products are added up with fused multiply-adds, which Triton 3.10 no longer does unless told to (3.9 warns).
+        """
         if self.interpreted:
             return {}
-        return {"num_warps": warps, "num_stages": stages}
+        return {"num_warps": warps, "num_stages": stages, "enable_fp_fusion": True}
 
     def early(self, warps: int, stages: int = 2) -> dict[str, Any]:
         """Launch options of a kernel with a PDL parameter, and that parameter."""
         if self.interpreted:
             return {"PDL": False}
-        found = {"num_warps": warps, "num_stages": stages, "PDL": self.early_launch}
+        found = self.options(warps, stages) | {"PDL": self.early_launch}
         return found | {"launch_pdl": True} if self.early_launch else found
 
     def empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:

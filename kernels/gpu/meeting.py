@@ -58,7 +58,7 @@ class Meeting:
             stamp.fill_(time.perf_counter_ns())
             return
         if rows > FEW_ROWS:
-            programs.raise_flag[(1,)](flag, number, stamp, num_warps=1)
+            programs.raise_flag[(1,)](flag, number, stamp, **self.gpu.options(1))
             return
         nothing = self.gpu.nothing
         programs.send[(1,)](
@@ -74,7 +74,7 @@ class Meeting:
             GATES=0 if gates is None else gates.shape[1] - first,
             GATE_STEP=0 if gates is None else gates.shape[1],
             BLOCK=_BLOCK if gates is None else 4 * _BLOCK,
-            num_warps=8 if gates is None else 16,
+            **self.gpu.options(8 if gates is None else 16),
         )
 
     def sending(
@@ -114,7 +114,7 @@ class Meeting:
             self._part("shares").view(torch.float32),
             COUNT=count,
             BLOCK=min(_BLOCK, triton.next_power_of_2(count)),
-            **({} if self.gpu.interpreted else {"num_warps": 4}),
+            **self.gpu.options(4),
         )
 
     def receive(
@@ -127,7 +127,7 @@ class Meeting:
             self._wait_here(flag, failed, number, layer)
             stamp.fill_(time.perf_counter_ns())
         else:
-            programs.wait[(1,)](flag, failed, number, layer + 1, int(self.patience * 1e9), stamp, num_warps=1)
+            programs.wait[(1,)](flag, failed, number, layer + 1, int(self.patience * 1e9), stamp, **self.gpu.options(1))
         if rows <= FEW_ROWS and not copy and not self.gpu.interpreted:
             return y
         found = out[: y.numel()].view(y.shape)

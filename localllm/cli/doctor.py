@@ -6,6 +6,7 @@ import importlib.metadata
 import json
 import os
 import platform
+import re
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ OPTIONAL = {  # distribution -> (what it is for, how to get it)
     "triton": ("only for running on a GPU, on Linux", GET_GPU),
     "matplotlib": ("only for charts: profile --picture, bench --plot", "pip install 'localllm[plot]'"),
 }
+TRITON = ">=3.6,<3.10"  # the versions whose compiled kernels were looked at: docs/gpu.md
 GET_DRIVER = "a card of NVIDIA's needs its driver, from the system's packages or nvidia.com/drivers; no CUDA toolkit"
 
 
@@ -132,4 +134,13 @@ def doctor(quick: bool, as_json: bool) -> None:
         click.echo(f"            {facts['settings_error']}")
     for name, (purpose, remedy) in OPTIONAL.items():
         version = facts["packages"][name]
-        click.echo(f"{name:<12}{version or f'not installed ({purpose}): {remedy}'}")
+        note = f"; kernels may be slow, they were tried with Triton {TRITON}: {remedy}"
+        shown = version or f"not installed ({purpose}): {remedy}"
+        click.echo(f"{name:<12}{shown}{note if name == 'triton' and version and not tried(version) else ''}")
+
+
+def tried(version: str) -> bool:
+    """Whether a version of Triton is one of TRITON."""
+    least, below = (tuple(map(int, part.lstrip("<>=").split("."))) for part in TRITON.split(","))
+    numbers = tuple(int(number) for number in re.findall(r"\d+", version)[:2])
+    return least <= numbers < below

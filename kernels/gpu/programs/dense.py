@@ -19,6 +19,7 @@ def load_dense(
     row = (group[:, :, None] * 4 + tl.arange(0, 4)[None, None, :])[None, :, :, :, None]
     at = weights + row0.to(tl.int64) * KP + row * KP
     at += (u * V)[:, None, None, None, None] + tl.arange(0, V)[None, None, None, None, :]
+    at = tl.max_contiguous(at, (8, 4, 2, 1, 16))  # see unpack.py
     if (KP // V) % U != 0:
         return tl.load(at, mask=(u < KP // V)[:, None, None, None, None], other=0, eviction_policy="evict_first")
     else:
@@ -28,7 +29,7 @@ def load_dense(
 @triton.jit
 def _four(x, at, u, ok, W: tl.constexpr, MASK: tl.constexpr):
     at = x + at[:, None, None] + tl.arange(0, 4)[None, None, :]
-    at = tl.broadcast_to(at, [u.shape[0], W, 4])
+    at = tl.max_contiguous(tl.broadcast_to(at, [u.shape[0], W, 4]), (2, 1, 4))
     if MASK:
         return tl.load(at, mask=ok[:, None, None], other=0.0)
     else:

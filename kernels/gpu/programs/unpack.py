@@ -5,6 +5,11 @@ that is columns 64p + 16g + 0..15 and 64p + 32 + 16g + 0..15. Tiles are [U, W, G
 take different rows, row groups of a thread, rows of a group, words. Lanes run along the units, so all sums but the last
 stay inside a thread. Scales are stored for 4 rows side by side and activations are loaded once per W, which makes their
 tiles [U, W, G, 4] and [U, W, 4] slices of the weights' layout: nothing passes through shared memory.
+
+Triton lets lanes, then warps, run along the dimensions in the order of how many neighbours in memory it sees along
+each: here 1 for all but the last, and which of them comes first in a tie depends on its version. The numbers given to
+`tl.max_contiguous` decide: the last dimension first, then U, W, G, rows. Only that of the last dimension, cut to what
+its size and alignment allow, says how much is loaded at once; the others are nothing but that order.
 """
 
 import triton
@@ -54,18 +59,22 @@ def load_unit(
     if BITS == 8:
         at = quants + base * (KP // 4) + row * (KP // 4)
         at += (u // 2 * 16 + u % 2 * 4)[:, None, None, None, None] + j[None, None, None, None, :]
-        words = _masked(at, ok5, MASK)
-        more = _masked(at + 8, ok5, MASK)
+        words = _masked(tl.max_contiguous(at, (8, 4, 2, 1, 16)), ok5, MASK)
+        more = _masked(tl.max_contiguous(at + 8, (8, 4, 2, 1, 16)), ok5, MASK)
     else:
         at = quants + base * (KP // 8) + row * (KP // 8)
-        words = _masked(at + (u * 4)[:, None, None, None, None] + j[None, None, None, None, :], ok5, MASK)
+        at += (u * 4)[:, None, None, None, None] + j[None, None, None, None, :]
+        words = _masked(tl.max_contiguous(at, (8, 4, 2, 1, 16)), ok5, MASK)
         more = words
     if BITS == 6:
         at = high + base * (KP // 16) + row * (KP // 16)
-        bits = _masked(at + (u // 2 * 4)[:, None, None, None, None] + j[None, None, None, None, :], ok5, MASK)
+        at += (u // 2 * 4)[:, None, None, None, None] + j[None, None, None, None, :]
+        bits = _masked(tl.max_contiguous(at, (8, 4, 2, 1, 16)), ok5, MASK)
     elif BITS == 5:
         at = high + base * (KP // 32) + row * (KP // 32)
-        bits = _masked(at + (u // 2 * 2)[:, None, None, None, None] + (j % 2)[None, None, None, None, :], ok5, MASK)
+        at += (u // 2 * 2)[:, None, None, None, None] + (j % 2)[None, None, None, None, :]
+        at = tl.multiple_of(tl.max_contiguous(at, (8, 4, 2, 1, 16)), (8, 8, 8, 8, 8))  # hence two words at once
+        bits = _masked(at, ok5, MASK)
     else:
         bits = words
     WORDS: tl.constexpr = 8 if FORM == GROUP else (2 if FORM == HALF_MINIMUM else 1)
@@ -74,16 +83,18 @@ def load_unit(
     at = scales + mine * (KP // 64 * WORDS * 4) + (u // 2 * (WORDS * 4))[:, None, None, None] + r
     if FORM == GROUP:
         at += (u % 2 * 4)[:, None, None, None]
-        s0, s1 = _masked(at, ok4, MASK), _masked(at + 8, ok4, MASK)
-        s2, s3 = _masked(at + 16, ok4, MASK), _masked(at + 24, ok4, MASK)
+        s0 = _masked(tl.max_contiguous(at, (4, 2, 1, 8)), ok4, MASK)
+        s1 = _masked(tl.max_contiguous(at + 8, (4, 2, 1, 8)), ok4, MASK)
+        s2 = _masked(tl.max_contiguous(at + 16, (4, 2, 1, 8)), ok4, MASK)
+        s3 = _masked(tl.max_contiguous(at + 24, (4, 2, 1, 8)), ok4, MASK)
     else:
-        s0 = _masked(at, ok4, MASK)
+        s0 = _masked(tl.max_contiguous(at, (4, 2, 1, 8)), ok4, MASK)
         s1, s2, s3 = s0, s0, s0
         if FORM == HALF_MINIMUM:
-            s1 = _masked(at + 4, ok4, MASK)
+            s1 = _masked(tl.max_contiguous(at + 4, (4, 2, 1, 8)), ok4, MASK)
         if FORM == SUPER or FORM == SUPER_SIGNED:
             at = supers + mine * (KP // 256 * 4) + (u // 8 * 4)[:, None, None, None] + r
-            s1 = _masked(at, ok4, MASK)
+            s1 = _masked(tl.max_contiguous(at, (4, 2, 1, 8)), ok4, MASK)
     return words, more, bits, s0, s1, s2, s3
 
 
@@ -151,7 +162,7 @@ def byte_words(words, more, bits, u, BITS: tl.constexpr):
 @triton.jit
 def _load_plane(x, plane: tl.constexpr, u, KP: tl.constexpr, W: tl.constexpr, MASK: tl.constexpr):
     at = x + plane * (KP // 8) + (u * 4)[:, None, None] + tl.arange(0, 4)[None, None, :]
-    at = tl.broadcast_to(at, [u.shape[0], W, 4])
+    at = tl.max_contiguous(tl.broadcast_to(at, [u.shape[0], W, 4]), (2, 1, 4))
     if MASK:
         return tl.load(at, mask=(u < KP // 32)[:, None, None], other=0.0, eviction_policy="evict_last")
     else:
@@ -236,14 +247,15 @@ def unit_dot_bytes(
     """[U, W, G, 4] partial sums with products of bytes; x_facts: see common.byte_facts_place."""
     MASK: tl.constexpr = (KP // 32) % U != 0
     j = tl.arange(0, 4)[None, None, :]
-    at = tl.broadcast_to(x + (u * 4)[:, None, None] + j, [U, W, 4])
-    facts = tl.broadcast_to(x_facts + (u * 4)[:, None, None] + j, [U, W, 4])
+    at = tl.max_contiguous(tl.broadcast_to(x + (u * 4)[:, None, None] + j, [U, W, 4]), (2, 1, 4))
+    further = tl.max_contiguous(at + KP // 8, (2, 1, 4))
+    facts = tl.max_contiguous(tl.broadcast_to(x_facts + (u * 4)[:, None, None] + j, [U, W, 4]), (2, 1, 4))
     if MASK:
         ok = (u < KP // 32)[:, None, None]
-        x0, x1 = tl.load(at, mask=ok, other=0), tl.load(at + KP // 8, mask=ok, other=0)
+        x0, x1 = tl.load(at, mask=ok, other=0), tl.load(further, mask=ok, other=0)
         four = tl.load(facts, mask=ok, other=0.0)
     else:
-        x0, x1 = tl.load(at), tl.load(at + KP // 8)
+        x0, x1 = tl.load(at), tl.load(further)
         four = tl.load(facts)
     low_facts, high_facts = tl.split(tl.reshape(four, [U, W, 2, 2]))
     d0, t0 = tl.split(low_facts)

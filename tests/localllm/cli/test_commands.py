@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from commands import run
 
+from localllm.cli import doctor
 from localllm.cli.main import COMMANDS
 from localllm.cli.tokenize import shown_piece
 
@@ -211,6 +212,16 @@ def test_doctor_shows_where_gpu_kernels_are_kept(
     monkeypatch.setenv("TRITON_HOME", str(tmp_path))
     _, out, _ = run(capsys, "doctor", "--quick", "--json")
     assert json.loads(out)["gpu_kernel_cache"]["path"] == str(tmp_path / ".triton" / "cache")
+
+
+@pytest.mark.parametrize(("version", "told"), [("3.6.0", False), ("3.9.2", False), ("3.5.1", True), ("3.10.0", True)])
+def test_doctor_says_when_triton_is_not_one_that_was_tried(
+    version: str, told: bool, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(doctor, "_version", lambda name: version if name == "triton" else None)
+    code, out, _ = run(capsys, "doctor", "--quick")
+    assert code == 0
+    assert ("kernels may be slow" in out) is told
 
 
 def test_perplexity_of_a_text_that_is_too_short(tiny: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
