@@ -61,20 +61,10 @@ class LocalModels:
         self._seen: Known = {}
 
     def default(self) -> str:
-        """The setting, else the catalogue's default when it is here, else the model that was used last."""
-        from localllm.errors import ConfigurationError
-        from localllm.store import load_catalogue
-        from localllm.store.listing import list_models
+        """The setting, else as `default_model` says."""
+        from localllm.store.listing import default_model
 
-        if self._default is not None:
-            return self._default
-        catalogue = load_catalogue(self._store.paths)
-        here = [model.name for model in list_models(self._store) if model.complete]
-        if here and catalogue.default not in here:
-            return here[0]
-        if catalogue.default is None:
-            raise ConfigurationError("the catalogue names no default model", hint="localllm config set model NAME")
-        return catalogue.default
+        return self._default if self._default is not None else default_model(self._store)
 
     def is_here(self, name: str) -> bool:
         """Whether the name leads to a file on this computer."""

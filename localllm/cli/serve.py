@@ -53,9 +53,7 @@ def serve(models: tuple[str, ...], **options: Any) -> None:
     load, _ = split_options(options)
     check_flags(load)
     settings = Settings.load({name: load.get(name) for name in (*LOAD_SETTINGS, "host", "port", "api_key", "parallel")})
-    names = models or ((settings.model,) if settings.model else ())
-    if not names:
-        raise click.UsageError("no model: name one, or set a default with `localllm config set model NAME`")
+    names = models or (settings.model or _default_model(),)
     keywords = {name: getattr(settings, name) for name in LOAD_SETTINGS if getattr(settings, name) is not None}
     keywords["parallel"] = settings.parallel or DEFAULT_PARALLEL
     keywords["keep_cache"] = options["keep_cache"]
@@ -98,6 +96,16 @@ def serve(models: tuple[str, ...], **options: Any) -> None:
             f"cannot listen on {settings.host}:{settings.port}",
             hint="Is another server running there? Choose another with --port (0 takes a free one) or --host.",
         )
+
+
+def _default_model() -> str:
+    from localllm.paths import Paths
+    from localllm.store import Store
+    from localllm.store.listing import default_model
+
+    name = default_model(Store(Paths.from_environment()))
+    click.echo(f"serving {name}, as no model was named", err=True)
+    return name
 
 
 def _source(name: str, keywords: dict[str, Any], *, bounded: bool) -> ModelSource:

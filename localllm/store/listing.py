@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from localllm.errors import ConfigurationError
+
+from .catalogue import load_catalogue
 from .foreign import foreign_models
 
 if TYPE_CHECKING:
@@ -27,6 +30,20 @@ class ListedModel:
     licence: str | None = None
     pulled_at: str | None = None
     last_used: datetime | None = None
+
+
+def default_model(store: Store) -> str:
+    """The catalogue's default when it is here, else the model that was used last; with none here, what to fetch.
+
+    ConfigurationError when the catalogue names none.
+    """
+    catalogue = load_catalogue(store.paths)
+    here = [model.name for model in list_models(store) if model.complete]
+    if here and catalogue.default not in here:
+        return here[0]
+    if catalogue.default is None:
+        raise ConfigurationError("the catalogue names no default model", hint="localllm config set model NAME")
+    return catalogue.default
 
 
 def list_models(store: Store) -> list[ListedModel]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from pathlib import Path
 
@@ -17,10 +18,27 @@ def fails(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int
     return end.value.code, capsys.readouterr().err
 
 
-def test_no_model(capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_a_name_it_is_the_model_of_a_bare_chat(
+    data_folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LOCALLLM_OFFLINE", "1")
+    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
+    monkeypatch.setenv("PIP_INDEX_URL", "https://index.invalid/simple")
+    for name in ("PIP_EXTRA_INDEX_URL", "PIP_FIND_LINKS"):
+        monkeypatch.delenv(name, raising=False)
     code, text = fails([], capsys)
-    assert code == 2
-    assert "no model" in text
+    assert code == 1
+    assert "serving smollm2:135m" in text
+    assert "offline: only local" in text
+    with pytest.raises(SystemExit):
+        main(["import", str(data_folder / "models" / "arcee.gguf"), "--name", "mine"])
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        code, text = fails(["--port", str(taken.getsockname()[1])], capsys)
+    assert code == 1
+    assert "serving mine" in text
+    assert "cannot listen" in text
 
 
 def test_unknown_model(capsys: pytest.CaptureFixture[str]) -> None:
