@@ -40,7 +40,7 @@ def look(bits, form, exact):
     signature = {name: "constexpr" if name in constants else types.get(name, "*fp32") for name in names}
     aligned = {(i,): [["tt.divisibility", 16]] for i, name in enumerate(names) if signature[name].startswith("*")}
     given = {(names.index(name),): value for name, value in constants.items()}
-    options = Gpu(torch.device("cpu"), "", False, (9, 0), 132, 0.0, 0.0).early(2)
+    options = Gpu(torch.device("cpu"), "", False, (9, 0), 132, 0.0, 0.0, 227 << 10).early(2)
     del options["PDL"]
     made = compile(ASTSource(kernel, signature, given, aligned), target=GPUTarget("cuda", 90, 32), options=options)
     text = made.asm["ttgir"]
