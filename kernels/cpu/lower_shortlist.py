@@ -12,7 +12,7 @@ from .activation_format import FLOATS, RECORDS
 from .lower_correction import add_corrected
 from .operation import Kind
 from .page_types import padded
-from .shortlist import exact_logits, find_bounds
+from .shortlist import exact_logits, find_largest
 from .sparse.codes import codes_of, units_of
 from .sparse.rows import NeuronRows, pack_rows, row_bytes
 from .step_state import Word
@@ -52,19 +52,20 @@ def lower_shortlist(lowering: Lowering, head: Head, norm: NormWeights, shortlist
         "head rows", weight.rows * row_bytes(codes, units), lambda target: pack_rows(codes, weight, target)
     )
     logits = environment.logits
-    bounds = environment.workspace.shared("head bounds", 64)
+    largest = environment.workspace.private("head largest", 4 * environment.workspace.max_rows)
     chosen = environment.workspace.private("head chosen", 4 * (width + 16))
     add_corrected(lowering, "head", coarse, shortlist, weight.rows, sources=sources, target=logits, kind=Kind.HEAD)
     # Columns that only pad are never looked at: they could be the largest.
     whole = weight.rows // 16 * 16
     lowering.add(
-        find_bounds(logits=logits, width=whole, margin=shortlist.margin, bounds=bounds, count=count),
+        find_largest(logits=logits, width=whole, largest=largest, count=count),
         exact_logits(
             NeuronRows(codes, address, units),
             source=sources[FLOATS],
             logits=logits,
             width=whole,
-            bounds=bounds,
+            largest=largest,
+            margin=shortlist.margin,
             chosen=chosen,
             count=count,
         ),

@@ -116,6 +116,7 @@ def add_sparse(
 
     records = record_form(None if block.gate is None else block.up.weight, block.down.weight, block.down_transposed)
     turbo = lowering.environment.turbo.get(index)
+    thresholds = thresholds_of(lowering, name, turbo) if turbo and turbo.scores is Scores.GATE else 0
     guess = None if turbo is None or turbo.scores is Scores.GATE or known_gate is not None else turbo
     floats = [FLOATS] if block.gate is not None else []
     active = ActiveLists(lowering.local("active neurons", active_bytes(blocks)), blocks)
@@ -129,10 +130,20 @@ def add_sparse(
             form = matrix.layout.activation
             sources = lowering.prepare("x", norm, lowering.x, lowering.blocks, [form, *floats])
             gate = workspace.shared("sparse gate", 4 * BLOCK * blocks)
-            if lowering.single and records is not None and turbo is None:
+            if lowering.single and records is not None:
                 noted = workspace.private("noted neurons", 4 * BLOCK * (blocks + 1))
                 layer = _records(lowering, name, block, records)
-                lowering.add(asking_gates(matrix, layer, source=sources[form], target=gate, noted=noted))
+                lowering.add(
+                    asking_gates(
+                        matrix,
+                        layer,
+                        activation=block.activation,
+                        source=sources[form],
+                        target=gate,
+                        noted=noted,
+                        thresholds=thresholds,
+                    )
+                )
             else:
                 lowering.add(linear(matrix, source=sources[form], target=gate, count=count, kind=Kind.GATE_UP))
         else:
@@ -146,7 +157,7 @@ def add_sparse(
                 share=lowering.everyone,
                 kind=Kind.GATE_UP,
                 barrier=not lowering.single,
-                thresholds=thresholds_of(lowering, name, turbo) if turbo and turbo.scores is Scores.GATE else 0,
+                thresholds=thresholds,
             )
         )
     if lowering.environment.counts is not None:

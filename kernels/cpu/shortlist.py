@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from .compile import KernelSource
 from .ir_types import F32, F32X16, I32, I32X16, I64, Value
-from .operation import Arguments, Kind, Operation, Rows, RowsValue, float_bits, load_index
+from .operation import Arguments, Kind, Operation, Rows, RowsValue, float_bits, load_index, portion
 from .run_loop import word
 from .sparse.active import LANES, store_some
 from .sparse.rows import emit_product
@@ -20,51 +20,68 @@ _PIECE = 1024  # logits: pieces are dealt out in turn, since likely tokens have 
 _AHEAD = 8  # rows that are asked for before they are read
 
 
-def find_bounds(*, logits: Rows, width: int, margin: float, bounds: Rows, count: Word) -> Operation:
-    """bounds[m] = the largest of logits[m] - margin. `width`: columns, a multiple of 16."""
-    arguments = (logits.address, logits.stride, width, float_bits(margin), *bounds.fields, 8 * count)
+def find_largest(*, logits: Rows, width: int, largest: Rows, count: Word) -> Operation:
+    """The largest logit of each row in the part that a thread computed, to the float32 row that it has of `largest`.
+
+    `width`: columns, a multiple of 16; they are divided as tiles are: what another thread wrote takes long to read.
+    """
+    arguments = (logits.address, logits.stride, width // LANES, *largest.fields, 8 * count)
 
     def emit(e: Emitter, record: Value, step: Value, thread: Value) -> None:
         values = Arguments(e, record, thread)
-        rows, columns, less = RowsValue(e, *values.integers(2)), values.integer(), values.float()
-        targets, count_of = values.rows(), e.load(I64, step, values.integer())
+        rows, vectors = RowsValue(e, *values.integers(2)), values.integer()
+        target, count_of = values.rows().row(e.integer(0)), e.load(I64, step, values.integer())
+        first, last = portion(e, vectors, step, thread)
 
         def row(m: Value, _: list[Value]) -> None:
-            def look(at: Value, best: list[Value]) -> list[Value]:
-                return [e.max(best[0], e.load(F32X16, rows.row(m), e.mul(at, 4)))]
+            def look(i: Value, best: list[Value]) -> list[Value]:
+                return [e.max(best[0], e.load(F32X16, rows.row(m), e.mul(i, 4 * LANES)))]
 
-            best = e.loop(columns, [e.constant(F32X16, float("-inf"))], look, step=LANES)[0]
-            e.store(e.sub(e.horizontal_max(best), less), targets.row(m))
+            best = e.loop(last, [e.constant(F32X16, float("-inf"))], look, start=first)[0]
+            e.store(e.horizontal_max(best), target, e.mul(m, 4))
 
-        with e.when(e.compare("==", thread, 0)):
-            e.loop(count_of, [], row)
+        e.loop(count_of, [], row)
 
-    return Operation(KernelSource("find_bounds", "", emit), arguments, Kind.HEAD)
+    return Operation(KernelSource("find_largest", "", emit), arguments, Kind.HEAD)
 
 
 def exact_logits(
-    rows: NeuronRows, *, source: Rows, logits: Rows, width: int, bounds: Rows, chosen: Rows, count: Word
+    rows: NeuronRows,
+    *,
+    source: Rows,
+    logits: Rows,
+    width: int,
+    largest: Rows,
+    margin: float,
+    chosen: Rows,
+    count: Word,
 ) -> Operation:
-    """logits[m][i] = row i of the matrix . source[m], wherever logits[m][i] is at least bounds[m].
+    """logits[m][i] = row i of the matrix . source[m], wherever logits[m][i] is within `margin` of the largest.
 
-    `source` is float32. `chosen`: a private row of `width` + 16 int32. Threads divide the columns.
+    `largest`: of the threads, see `find_largest`. `source` is float32. `chosen`: a private row of `width` + 16 int32.
+    Threads divide the columns.
     """
     arguments = (
         *(rows.address, rows.units, rows.row_bytes, *source.fields, logits.address, logits.stride, width),
-        *(*bounds.fields, *chosen.fields, 8 * count),
+        *(largest.address, largest.thread_stride, float_bits(margin), *chosen.fields, 8 * count),
     )
 
     def emit(e: Emitter, record: Value, step: Value, thread: Value) -> None:
         values = Arguments(e, record, thread)
         address, units, stride = values.integers(3)
         sources, targets, columns = values.rows(), RowsValue(e, *values.integers(2)), values.integer()
-        limits, lists, row_count = values.rows(), values.rows(), e.load(I64, step, values.integer())
+        parts, less = RowsValue(e, *values.integers(2)), values.float()
+        lists, row_count = values.rows(), e.load(I64, step, values.integer())
         threads, numbers = word(e, step, Word.THREADS), lists.row(e.integer(0))
         lanes = e.constant(I32X16, range(LANES))
         pieces = e.div(e.add(columns, _PIECE - 1), _PIECE)
 
         def row(m: Value, _: list[Value]) -> None:
-            logits_row, x, least = targets.row(m), sources.row(m), e.load_splat(F32, LANES, limits.row(m))
+            def compare(part: Value, best: list[Value]) -> list[Value]:
+                return [e.max(best[0], e.load(F32, parts.row(part), e.mul(m, 4)))]
+
+            best = e.loop(threads, [e.constant(F32, float("-inf"))], compare)[0]
+            logits_row, x, least = targets.row(m), sources.row(m), e.splat(e.sub(best, less), LANES)
 
             def piece(turn: Value, carried: list[Value]) -> list[Value]:
                 first = e.mul(e.add(e.mul(turn, threads), thread), _PIECE)

@@ -100,6 +100,21 @@ def test_quantised_blocks_lose_nothing_either_and_cuts_give_the_same_bits(
         np.testing.assert_array_equal(_run(spec, "turbo", some, threads=threads, chunk=chunk), found)
 
 
+@pytest.mark.parametrize("activation", [Activation.RELU, Activation.SILU])
+def test_gates_of_one_row_with_thresholds_are_those_of_many(activation: Activation, spec_maker: Maker) -> None:
+    """One row asks for the records of the neurons that it keeps while it computes gates."""
+    maker = spec_maker(96)
+    block = maker.feed_forward(160, activation=activation)
+    quantised = [Linear(_quantised(one.weight, QuantType.Q4_0)) for one in (block.gate, block.up, block.down)]
+    block = replace(block, gate=quantised[0], up=quantised[1], down=quantised[2])
+    spec = _one_layer(maker, block)
+    some = Turbo((LayerTurbo(Scores.GATE, np.full(160, 0.02, np.float32)),))
+    found = _run(spec, "turbo", some)
+    assert np.abs(found - _run(spec, "exact")).max() > 1e-3  # some are left out
+    for threads, chunk in ((1, 1), (3, 9)):
+        np.testing.assert_array_equal(_run(spec, "turbo", some, threads=threads, chunk=chunk), found)
+
+
 def test_the_neurons_left_out_are_those_with_low_scores(spec_maker: Maker, monkeypatch: pytest.MonkeyPatch) -> None:
     """As the reference gives it with these neurons set to zero."""
     maker = spec_maker(64)
