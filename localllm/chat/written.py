@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from typing import TYPE_CHECKING, Any
 
 from localllm.events import TextDelta
@@ -24,17 +25,17 @@ class WrittenAnswer:
 
     def __init__(self, messages: Sequence[dict[str, Any]], ids: Sequence[int] = ()) -> None:
         self._messages = [dict(message) for message in messages]
-        self._ids = list(ids)
+        self._ids = array("i", ids)
 
     def add(self, event: Event) -> None:
         """The next event of the answer."""
         if isinstance(event, TextDelta):
-            self._ids += event.ids
+            self._ids.extend(event.ids)
 
     def ids_for(self, messages: Sequence[dict[str, Any]], text: str, tokenizer: Tokenizer) -> list[int]:
         """The tokens of `text`, an answer to `messages` that goes on: as they were written, as far as that is known."""
         if list(messages) == self._messages:
-            ids = self._ids
+            ids = self._ids.tolist()
             control = next((place for place, token in enumerate(ids) if tokenizer.is_control(token)), len(ids))
             for count in range(control, max(0, control - HELD), -1):
                 shown = tokenizer.decode(ids[:count], continues=True)
