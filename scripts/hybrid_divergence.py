@@ -19,6 +19,7 @@ from localllm.kernels.hybrid.placement import uniform_placement
 from localllm.kernels.reference import ReferenceExecutor
 from localllm.kernels.single_sequence import logits_of
 from localllm.models import load_spec
+from localllm.profiles.text import TEXT
 from localllm.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -31,16 +32,6 @@ if TYPE_CHECKING:
     from localllm.kernels.spec import ModelSpec
 
 LARGE_VOCABULARY = 100_000  # whose logits in float64 take most of the time, so fewer tokens must do
-TEXT = (
-    "The history of the lighthouse begins long before electricity. Fires were lit on hills so that sailors could find "
-    "the harbour at night, and later towers were built of stone. In the eighteenth century lamps with reflectors "
-    "replaced open fires; in the nineteenth, the Fresnel lens made a small flame visible for thirty kilometres. "
-    "Keepers lived in the towers, trimmed the wicks and wound the clockwork. Most lights are automatic today, and "
-    "many have become museums. A few are still kept by volunteers, who climb the stairs every evening, polish the "
-    "brass and tell visitors how a single lamp once guided whole fleets past the rocks."
-)
-
-
 KINDS = {"CPU": None, "card": None, "a quarter on the card": 0.25, "half on the card": 0.5}  # which share is hot
 
 
