@@ -130,6 +130,7 @@ class ModelPool:
         self._changed = asyncio.Condition()
         self._making_room = asyncio.Lock()
         self._reaper: asyncio.Task[None] | None = None
+        self._closing: set[asyncio.Task[None]] = set()
         self._closed = False
 
     @property
@@ -213,6 +214,7 @@ class ModelPool:
             if slot.loading is not None:
                 await asyncio.gather(slot.loading, return_exceptions=True)
             await self._unload(slot)
+        await asyncio.gather(*self._closing, return_exceptions=True)
 
     async def _notify(self) -> None:
         async with self._changed:
@@ -282,7 +284,10 @@ class ModelPool:
         served, slot.served = slot.served, None
         if served is not None:
             slot.state = "unloaded"
-            await asyncio.to_thread(served.model.close)
+            closing = asyncio.create_task(asyncio.to_thread(served.model.close))
+            self._closing.add(closing)
+            closing.add_done_callback(self._closing.discard)
+            await asyncio.shield(closing)  # who waits may be cancelled; a model that is let go is closed all the same
             del served
             await asyncio.to_thread(give_back)
             log.info("model %s unloaded", slot.source.name)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tui.widgets.turn import Turn
+from localllm.tui.widgets.turn import Turn
 
 
 def test_a_long_question_is_folded_in_its_middle() -> None:
