@@ -1,6 +1,6 @@
 """Online softmax over fixed chunks of keys, the arithmetic that every attention kernel shares.
 
-A query's keys are cut into chunks of 128 by logical index: first those of the sinks, then, from the first key of the
+A query's keys are cut into chunks of 256 by logical index: first those of the sinks, then, from the first key of the
 window, all others. Within a chunk the scores are complete before the values are summed; chunks are merged in order.
 So a query's result does not depend on which kernel computed it, in which batch, or by how many threads, and a long
 context can be divided among threads chunk by chunk. Scores are in units of log 2, so that exp2 serves.
@@ -19,7 +19,7 @@ from .vector_math import tanh
 if TYPE_CHECKING:
     from .emit import Emitter
 
-CHUNK = 128
+CHUNK = 256
 CHUNK_PAGES = CHUNK // LANES
 LOG2_E = 1.4426950408889634
 MASKED = -1e30  # the score of a key that must not be seen
