@@ -211,16 +211,16 @@ def test_files_come_in_and_go_out(stage: MakeStage, tmp_path: Path) -> None:
         await s.enter(f"/attach {note.parent}")
         await s.until(lambda: "is a folder" in s.told)
         await s.enter(f"/attach {note}")
-        assert "1 file attached, sent with the next question: note.md" in s.text
+        await s.until(lambda: "1 file attached, sent with the next question: note.md" in s.text)
         await s.ask("what is it?")
         assert s.contents[0] == "note.md:\n```md\ncontents\n```\n\nwhat is it?"
         await s.enter(f"/export {tmp_path / 'chat.foo'}")
         await s.enter(f"/export {tmp_path / 'chat.json'}")
+        await s.until(lambda: "saved as Markdown in" in s.told and (tmp_path / "chat.json").exists())
         assert "what is it?" in (tmp_path / "chat.foo").read_text()
-        assert "saved as Markdown in" in s.told
         assert json.loads((tmp_path / "chat.json").read_text())["format"] == "localllm-chat"
         await s.enter(f"/import {other}")
-        assert s.contents == ["from elsewhere"]
+        await s.until(lambda: s.contents == ["from elsewhere"])
         await s.enter("/import /nowhere/x.json")
         await s.until(lambda: "cannot be read" in s.told)
 
