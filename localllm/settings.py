@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urlsplit
 
 from localllm.errors import ConfigurationError
+from localllm.kernels.executor import MOST_THREADS
 from localllm.paths import Paths
 from localllm.settings_version import current
 
@@ -17,7 +18,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 PREFIX = "LOCALLLM_"
-_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
+SIZE_UNITS = {
+    **{"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12},
+    **{"ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40},
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +108,7 @@ def parse_size(value: object) -> int:
     number = text.rstrip("bkmgti ").strip()
     unit = text[len(number) :].strip().removesuffix("b")
     try:
-        size = float(number) * _UNITS[unit]
+        size = float(number) * SIZE_UNITS[unit]
     except (ValueError, KeyError):
         raise ValueError("must be a size such as 6GiB, 500MB or a number of bytes") from None
     if not 0 < size < 2**63:
@@ -166,7 +170,7 @@ def _web_address(value: object) -> str:
 KINDS: dict[str, Kind] = {
     "model": Kind(_text, "the model of a bare `localllm`"),
     "device": Kind(_choice("auto", "cpu", "cuda", "hybrid", "reference"), "where to compute"),
-    "threads": Kind(_whole(1, 256), "CPU threads"),
+    "threads": Kind(_whole(1, MOST_THREADS), "CPU threads"),
     "vram": Kind(parse_size, "GPU memory to use at most"),
     "context": Kind(_whole(1, 1 << 30), "tokens of context to make room for"),
     "kv": Kind(_choice("f16", "f32", "q8", "q4", "q2"), "how the KV cache is stored"),

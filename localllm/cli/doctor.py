@@ -18,7 +18,7 @@ OPTIONAL = {  # distribution -> (what it is for, how to get it)
     "triton": ("only for running on a GPU, on Linux", GET_GPU),
     "matplotlib": ("only for charts: profile --picture, bench --plot", "pip install 'localllm[plot]'"),
 }
-TRITON = ">=3.6,<3.10"  # the versions whose compiled kernels were looked at: docs/gpu.md
+TRITON = ">=3.6,<3.10"  # docs/gpu.md says which of these versions were measured and whose kernels were looked at
 GET_DRIVER = "a card of NVIDIA's needs its driver, from the system's packages or nvidia.com/drivers; no CUDA toolkit"
 
 

@@ -8,11 +8,11 @@ from typing import Any, TypeVar
 
 import click
 
+from localllm.kernels.executor import MOST_THREADS
 from localllm.sampling import SamplingParameters
+from localllm.settings import SIZE_UNITS
 
 Command = TypeVar("Command", bound=Callable[..., Any])
-_UNITS = {"": 1} | {letter: 1000**i for i, letter in enumerate("kmgt", 1)}
-_UNITS |= {f"{letter}i": 1024**i for i, letter in enumerate("kmgt", 1)}
 
 
 class Size(click.ParamType[int]):
@@ -27,7 +27,7 @@ class Size(click.ParamType[int]):
         match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]i?)?b?\s*", str(value), re.IGNORECASE)
         if match is None:
             self.fail(f"{value!r} is not a size; write 6GiB, 500MB or a number of bytes", param, ctx)
-        return int(float(match[1]) * _UNITS[(match[2] or "").lower()])
+        return int(float(match[1]) * SIZE_UNITS[(match[2] or "").lower()])
 
 
 class Text(click.ParamType[str]):
@@ -45,7 +45,7 @@ _LOAD = (
         "--device", type=click.Choice(["auto", "cpu", "cuda", "hybrid", "reference"]), help="Where to compute."
     ),
     click.option(
-        "--threads", "-t", type=click.IntRange(1, 256), help="CPU threads; by default as many as are fastest."
+        "--threads", "-t", type=click.IntRange(1, MOST_THREADS), help="CPU threads; by default as many as are fastest."
     ),
     click.option("--vram", type=Size(), help="GPU memory to use at most, such as 6GiB."),
     click.option("--context", "-c", type=click.IntRange(1), help="Tokens of context to make room for."),

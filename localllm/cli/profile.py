@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from localllm.kernels.executor import MOST_THREADS
+
 from .completion import ModelName
 from .loading import resolve
 from .percent import Percent
@@ -40,7 +42,7 @@ def facts_of(profile: ActivationProfile, path: Path) -> dict[str, Any]:
 @click.argument("model", type=ModelName())
 @click.option("--text", type=click.Path(exists=True, dir_okay=False), help="A UTF-8 text; default: a built-in one.")
 @click.option("--context", "-c", type=click.IntRange(2), default=1024, show_default=True, help="Tokens of a context.")
-@click.option("--threads", "-t", type=click.IntRange(1, 256), help="CPU threads.")
+@click.option("--threads", "-t", type=click.IntRange(1, MOST_THREADS), help="CPU threads.")
 @click.option("--output", "-o", type=click.Path(dir_okay=False, path_type=Path), help="Default: beside the model.")
 @click.option("--plot", is_flag=True, help="Draw the curves in the terminal.")
 @click.option("--picture", type=click.Path(dir_okay=False, path_type=Path), help="Draw them as a PNG (matplotlib).")
